@@ -1,0 +1,1 @@
+"""Environments: the only package that imports ale_py and gymnasium."""
