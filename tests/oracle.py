@@ -1,13 +1,14 @@
 """Slow, obvious answers to compare the fast code with.
 
 Everything here is written from the meaning of the words alone and imports nothing of fastdqn:
-plain lists, plain loops, exact integers where a rounding would have to be explained. Nothing is
-incremental or cached, so that a mistake of the fast code (an index kept up to date wrongly, a
+plain lists, plain loops, exact integers where a rounding would have to be explained. No answer is
+kept up to date, so that a mistake of the fast code (an index kept up to date wrongly, a
 wall forgotten) cannot be repeated here. It refuses to be quick, and to be configured.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -308,13 +309,14 @@ class OracleReplay:
 # --------------------------------------------------------------------------------------------
 
 
-def _overlaps(source: int, target: int) -> NDArray[np.int64]:
+@functools.cache
+def _overlaps(source: int, target: int) -> NDArray[np.float64]:
     """How much of source pixel i lies under target pixel y: [target, source].
 
     The unit is 1 / target of a source pixel, in which all borders are integers: source pixel i
     covers [i * target, (i + 1) * target) and target pixel y covers [y * source, (y + 1) * source).
     """
-    overlaps = np.zeros((target, source), np.int64)
+    overlaps = np.zeros((target, source))
     for y in range(target):
         for i in range(source):
             begin = max(i * target, y * source)
@@ -326,10 +328,20 @@ def _overlaps(source: int, target: int) -> NDArray[np.int64]:
 def area_resize_exact(
     screen: NDArray[np.uint8], height: int, width: int
 ) -> tuple[NDArray[np.int64], int]:
-    """The mean of the source area under each target pixel: numerators and their denominator."""
+    """The mean of the source area under each target pixel: numerators and their denominator.
+
+    Floats hold these integers exactly, as they hold all below 2^53.
+    """
     rows, columns = screen.shape
-    numerators = _overlaps(rows, height) @ screen.astype(np.int64) @ _overlaps(columns, width).T
-    return numerators, rows * columns
+    numerators = _overlaps(rows, height) @ screen.astype(float) @ _overlaps(columns, width).T
+    return numerators.astype(np.int64), rows * columns
+
+
+def is_area_mean(found: NDArray[np.uint8], screen: NDArray[np.uint8]) -> bool:
+    """Whether every pixel is the exact mean rounded to nearest: off by a half at most."""
+    numerators, denominator = area_resize_exact(screen, *found.shape)
+    off = np.abs(found.astype(np.int64) * denominator - numerators)
+    return bool((2 * off <= denominator).all())
 
 
 @dataclass
@@ -359,6 +371,7 @@ class OracleStepper:
         actions: Sequence[Any],
         *,
         frame_skip: int,
+        noop_action: Any,
         fire_action: Any | None,
         life_loss: str,
         life_loss_penalty: float,
@@ -369,6 +382,7 @@ class OracleStepper:
         self.emulator = emulator
         self.actions = actions
         self.frame_skip = frame_skip
+        self.noop_action = noop_action
         self.fire_action = fire_action
         self.life_loss = life_loss
         self.life_loss_penalty = life_loss_penalty
@@ -385,7 +399,7 @@ class OracleStepper:
         play. A game that ends here is begun again, without no-ops, and at last without FIRE.
         """
         fire = [self.fire_action] * self.frame_skip if self.fire_action is not None else []
-        for opening in ([self.actions[0]] * noops + fire, fire, []):
+        for opening in ([self.noop_action] * noops + fire, fire, []):
             self.emulator.reset_game()
             self.episode_frames = 0
             for action in opening[: self.max_episode_frames - 1]:

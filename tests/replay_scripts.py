@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 
 class Drawn(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 
 @pytest.mark.parametrize("padding", ["zero", "repeat", "reject"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from replay_scripts import numbers
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 
 def small(**options: Any) -> ReplayMemory:
@@ -179,7 +179,7 @@ def test_a_failed_save_leaves_the_last_one(tmp_path: Path) -> None:
     """A disk that fills up half way: an error, the old file whole, nothing left beside it."""
     script = f"""
         import resource, signal
-        from fastdqn import ReplayMemory
+        from fastdqn.replay import ReplayMemory
         import numpy as np
         path = {str(tmp_path / "memory")!r}
         memory = ReplayMemory(2000, (32, 32), stack=2)
@@ -234,7 +234,7 @@ def test_saving_and_loading_take_little_memory_beside(tmp_path: Path) -> None:
     printed = run(
         f"""
         import resource
-        from fastdqn import ReplayMemory
+        from fastdqn.replay import ReplayMemory
         import numpy as np
         def peak():
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 from oracle import OracleReplay, Row
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 MAX_ENVS = 4
 

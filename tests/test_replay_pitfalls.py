@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from replay_scripts import ENDS, Drawn, Script, numbers
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 PADDINGS = ["zero", "repeat", "reject"]
 WALLS = list(ENDS)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastdqn import ReplayMemory
+from fastdqn.replay import ReplayMemory
 
 SHAPE = (40, 40)
 STACK = 4
