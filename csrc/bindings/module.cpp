@@ -1,8 +1,10 @@
 #include <pybind11/pybind11.h>
 
+#include "bindings.hpp"
 #include "fastdqn/version.hpp"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "C++ core of fastdqn: the classes that own replay state, and numpy views of them.";
   module.attr("__version__") = fastdqn::version();
+  fastdqn::bindings::bind_replay_memory(module);
 }
