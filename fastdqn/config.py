@@ -27,11 +27,11 @@ DEFAULT_LEARNING_STARTS_STEPS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Every setting of a training run. Wrong values raise `UserError` with one line.
+    """Every setting of a run. A frame is one of the emulator's, a step is one decision of the
+    agent (4 frames), an update is one gradient step.
 
-    The defaults are those of a double DQN on Atari that learns soundly within a few million frames
-    on one machine: Adam with Dopamine's epsilon, the mean Huber loss, warm-up and exploration as in
-    Dopamine. `Config.preset` gives the published settings instead.
+    The defaults are a double DQN for Atari that learns within a few million frames on one machine:
+    Adam with Dopamine's epsilon, the mean Huber loss, and warm-up and exploration as in Dopamine.
     """
 
     # What is played.

@@ -84,17 +84,19 @@ def q_learning_errors(
     Raises `ValueError` where shapes differ from the above: [B, 1] against [B] would broadcast.
     """
     batch, actions = a_tm1.shape[0], q_tm1.shape[-1]
-    for name, tensor in (("q_tm1", q_tm1), ("q_t_value", q_t_value), ("q_t_selector", q_t_selector)):
-        if tensor.shape != (batch, actions):
-            raise ValueError(f"{name}: expected shape {(batch, actions)}, got {tuple(tensor.shape)}")
-    for name, tensor in (("a_tm1", a_tm1), ("r_t", r_t), ("discount_t", discount_t)):
-        if tensor.shape != (batch,):
-            raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(tensor.shape)}")
+    _check_shapes((batch, actions), q_tm1=q_tm1, q_t_value=q_t_value, q_t_selector=q_t_selector)
+    _check_shapes((batch,), a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
 
     qa_tm1 = q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
     a_t = q_t_selector.argmax(1, keepdim=True)
     target_tm1 = r_t + discount_t * q_t_value.gather(1, a_t).squeeze(1)
     return target_tm1.detach() - qa_tm1, qa_tm1
+
+
+def _check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.shape != expected:
+            raise ValueError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
 
 
 class Learner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -84,9 +85,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (num_inputs, *hidden_units)
-        self.hidden = nn.ModuleList(
-            nn.Linear(inputs, units) for inputs, units in zip(sizes, sizes[1:], strict=False)
-        )
+        self.hidden = nn.ModuleList(nn.Linear(inputs, units) for inputs, units in pairwise(sizes))
         self.values = ActionValues(sizes[-1], num_actions, shared_bias=shared_last_bias)
 
     def forward(self, stacks: Tensor) -> Tensor:
@@ -113,9 +112,7 @@ class ActionValues(nn.Module):
         return F.linear(x, self.weight, self.bias.expand(self.weight.shape[0]))
 
 
-def build_network(
-    config: Config, frame_shape: Sequence[int], num_actions: int
-) -> NatureCNN | MLP:
+def build_network(config: Config, frame_shape: Sequence[int], num_actions: int) -> NatureCNN | MLP:
     """The network for observations of this shape: images [H, W] or vectors [D].
 
     Initial weights come from torch's global generator. Raises `UserError` for other shapes.

@@ -26,7 +26,9 @@ class LinearSchedule:
         """The value at `step`."""
         if step >= self.begin_step + self.decay_steps:
             return self.end
-        progress = max(step - self.begin_step, 0) / self.decay_steps
+        if step <= self.begin_step:
+            return self.start
+        progress = (step - self.begin_step) / self.decay_steps
         return self.start + progress * (self.end - self.start)
 
 

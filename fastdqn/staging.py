@@ -41,7 +41,7 @@ class Sampler(Protocol):
 
 
 class Event(Protocol):
-    """A point in a stream's work that others can wait for. Not yet recorded: nothing to wait for."""
+    """A point in a stream's work to wait for. Before it is recorded nobody waits."""
 
     def synchronize(self) -> None:
         """Hold the host until the work before the event is done."""
@@ -115,10 +115,10 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._copies = torch.cuda.Stream(device)
+        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def event(self) -> torch.cuda.Event:
-        return torch.cuda.Event()
+    def event(self) -> Event:
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def device_tensor(self, host: Tensor) -> Tensor:
         return torch.empty_like(host, device=self._device, pin_memory=False)
