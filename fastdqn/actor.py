@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastdqn.errors import UserError
-
 __all__ = ["Actor", "Stacks"]
 
 
@@ -58,17 +56,10 @@ class Actor:
         self._reject_padding = reject_padding
         self._generator = generator
 
-    def epsilon(self, step: int) -> float:
-        """The probability of a random action at `step`."""
-        epsilon = float(self._epsilon(step))
-        if not 0 <= epsilon <= 1:
-            raise UserError(f"epsilon({step})={epsilon}: expected a number from 0 to 1")
-        return epsilon
-
     def act(self, step: int) -> NDArray[np.int64]:
         """Actions [N] int64, where environment i takes step `step + i`."""
         count = len(self._stacks)
-        epsilons = np.fromiter((self.epsilon(step + i) for i in range(count)), np.float64, count)
+        epsilons = np.fromiter((self._epsilon(step + i) for i in range(count)), np.float64, count)
         explores = self._generator.random(count) < epsilons
         if self._reject_padding:
             explores |= self._memory.needs_padding()

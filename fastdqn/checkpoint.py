@@ -106,7 +106,7 @@ def _build_agent(
     num_actions = described["num_actions"]
     # On "meta" nothing is allocated until the shapes are seen to agree with the file's tensors.
     with torch.device("meta"):
-        network = build_network(config, frame_shape, num_actions)
+        network = build_network(frame_shape, num_actions, **config.network_options())
     expected = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}
     if expected != found:

@@ -48,7 +48,7 @@ def _train(config: Config, stop: _StopSignals) -> None:
 
     trainer = Trainer(config)
     folder = trainer.output.path
-    print(describe(trainer.protocol, trainer.config))
+    print(describe(trainer.protocol, trainer.config.to_dict(), Config().to_dict()))
     print(f"  to {folder}" if folder else "  nothing is written", flush=True)
     title = str(trainer.protocol["game"])
     with make_display(title, trainer.counters) as display:

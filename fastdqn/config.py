@@ -232,6 +232,14 @@ class Config:
             steps=DEFAULT_BUDGET_STEPS if all(end is None for end in ends) else self.steps,
         )
 
+    def game_options(self) -> dict[str, Any]:
+        """The settings that say how an Atari game is played, by name."""
+        return {name: getattr(self, name) for name in _GAME_OPTIONS}
+
+    def network_options(self) -> dict[str, Any]:
+        """The settings that a network is built from, by name."""
+        return {name: getattr(self, name) for name in _NETWORK_OPTIONS}
+
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Config:
         """The settings published under `name` (see `fastdqn.presets`), with some replaced.
@@ -298,6 +306,14 @@ def _check_types(config: Config) -> None:
         elif not callable(value):
             raise _wrong(name, value, "a function from the step to a probability")
 
+
+_GAME_OPTIONS = (
+    *("frame_skip", "sticky_actions", "full_action_set", "noop_max", "fire_reset", "life_loss"),
+    *("life_loss_penalty", "reward_clip", "reward_clip_at", "max_episode_frames"),
+)
+_NETWORK_OPTIONS = (
+    *("stack", "first_padding", "shared_last_bias", "initial_weights", "hidden_units"),
+)
 
 _HINTS = get_type_hints(Config)
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}

@@ -15,7 +15,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fastdqn.config import Config
 from fastdqn.metrics import Counters, Report
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "describe", "make_display"]
@@ -153,11 +152,12 @@ def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def describe(protocol: Mapping[str, Any], config: Config) -> str:
+def describe(
+    protocol: Mapping[str, Any], settings: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> str:
     """The protocol, a line an item, and the settings, those that differ from the defaults first."""
     width = max(len(name) for name in protocol)
     lines = [f"  {name:<{width}}  {_plain(value)}" for name, value in protocol.items()]
-    settings, defaults = config.to_dict(), Config().to_dict()
     changed = [name for name in settings if settings[name] != defaults[name]]
     same = [name for name in settings if settings[name] == defaults[name]]
     for heading, names in (("settings", changed), ("defaults", same)):

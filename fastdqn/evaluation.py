@@ -14,8 +14,8 @@ from fastdqn.actor import Actor
 from fastdqn.agent import Agent
 from fastdqn.envs.make import EnvFunction, make_envs
 from fastdqn.errors import UserError
+from fastdqn.networks import empty_stacks
 from fastdqn.replay import ReplayMemory
-from fastdqn.staging import empty_stacks
 
 __all__ = ["Evaluation", "Game", "evaluate"]
 
@@ -69,7 +69,10 @@ def evaluate(
     if episodes < 1 or limit < 1:
         raise UserError(f"episodes={episodes}, max_frames={limit}: expected 1 or more of each")
     environment_seed, action_seed = np.random.SeedSequence(seed).generate_state(2)
-    envs = make_envs(agent.config, 1, seed=int(environment_seed), env_fn=env_fn)
+    config = agent.config
+    envs = make_envs(
+        env_fn or config.env, config.game, 1, seed=int(environment_seed), **config.game_options()
+    )
     if (envs.frame_shape, envs.num_actions) != (agent.frame_shape, agent.num_actions):
         raise UserError(
             f"the agent takes observations {agent.frame_shape} and {agent.num_actions} actions, "
@@ -77,18 +80,18 @@ def evaluate(
         )
     # The agent sees what it saw in training: stacks of the same memory, which keeps no more
     # observations here than they need.
-    stack = agent.config.stack
+    stack = config.stack
     memory = ReplayMemory(
-        stack + 2, envs.frame_shape, envs.dtype, stack=stack, padding=agent.config.padding
+        stack + 2, envs.frame_shape, envs.dtype, stack=stack, padding=config.padding
     )
     actor = Actor(
         agent.network,
         memory,
-        empty_stacks(1, stack, envs.frame_shape, envs.dtype, pinned=False),
+        empty_stacks(1, stack, envs.frame_shape, envs.dtype),
         num_actions=envs.num_actions,
         device=agent.device,
         epsilon=lambda _: probability,
-        reject_padding=agent.config.padding == "reject",
+        reject_padding=config.padding == "reject",
         generator=np.random.default_rng(action_seed),
     )
 

@@ -13,26 +13,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastdqn.config import Config
-from fastdqn.optimizers import make_optimizer
-
-__all__ = ["Learner", "MetricMeans", "Metrics", "Transitions", "q_learning_errors"]
-
-
-class Transitions(NamedTuple):
-    """A batch on the learner's device."""
-
-    states: Tensor  # [B, stack, *frame_shape]
-    actions: Tensor  # [B] int64
-    rewards: Tensor  # [B] float32
-    discounts: Tensor  # [B] float32
-    next_states: Tensor  # [B, stack, *frame_shape]
+__all__ = ["Learner", "MetricMeans", "Metrics", "q_learning_errors"]
 
 
 class Metrics(NamedTuple):
@@ -102,39 +89,59 @@ def _check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
 class Learner:
     """The online and the target network, the loss and the optimizer.
 
-    `online` is moved to `device` and trained in place; the target network starts as its copy.
+    `online` is trained in place by `optimizer`, which was made for its weights; the target network
+    starts as its copy. With `target_tau` the target network moves by that fraction after each
+    update.
     """
 
     def __init__(
-        self, online: nn.Module, num_actions: int, config: Config, device: torch.device
+        self,
+        online: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        num_actions: int,
+        double: bool,
+        loss: Literal["huber", "squared"],
+        loss_reduction: Literal["mean", "sum"],
+        max_grad_norm: float | None,
+        target_tau: float | None,
     ) -> None:
-        self.online = online.to(device)
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.optimizer = make_optimizer(config, self.online.parameters(), device)
+        self.online = online
+        self.target = copy.deepcopy(online).requires_grad_(False)
+        self.optimizer = optimizer
         self._num_actions = num_actions
-        self._double = config.double
-        self._loss = F.huber_loss if config.loss == "huber" else F.mse_loss
-        self._reduction = config.loss_reduction
-        self._max_grad_norm = config.max_grad_norm
-        self._target_tau = config.target_tau
+        self._double = double
+        self._loss = F.huber_loss if loss == "huber" else F.mse_loss
+        self._reduction = loss_reduction
+        self._max_grad_norm = max_grad_norm
+        self._target_tau = target_tau
 
     @property
     def nbytes(self) -> int:
         """Bytes of both networks, the gradients and the optimizer's two moments."""
         return 5 * sum(weight.nbytes for weight in self.online.parameters())
 
-    def update(self, batch: Transitions) -> Metrics:
-        """One gradient step. Raises `ValueError` if the network's head has another shape."""
+    def update(
+        self,
+        states: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        discounts: Tensor,
+        next_states: Tensor,
+    ) -> Metrics:
+        """One gradient step on a batch: states and next states [B, stack, *frame_shape], the rest
+        [B]. Raises `ValueError` for other shapes, those of the network's head included.
+        """
         with torch.no_grad():
-            q_t_value = self.target(batch.next_states)
-            q_t_selector = self.online(batch.next_states) if self._double else q_t_value
-        q_tm1 = self.online(batch.states)
+            q_t_value = self.target(next_states)
+            q_t_selector = self.online(next_states) if self._double else q_t_value
+        q_tm1 = self.online(states)
         if q_tm1.shape[-1] != self._num_actions:
             raise ValueError(
                 f"the network's head gives {q_tm1.shape[-1]} values for {self._num_actions} actions"
             )
         td_error, qa_tm1 = q_learning_errors(
-            q_tm1, batch.actions, batch.rewards, batch.discounts, q_t_value, q_t_selector
+            q_tm1, actions, rewards, discounts, q_t_value, q_t_selector
         )
         # Huber's gradient is the error inside +-1 and its sign outside: the error is never clipped
         # before it is squared, which would stop learning where it is most wrong.

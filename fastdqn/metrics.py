@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
@@ -206,19 +208,30 @@ class TensorBoardWriter:
     """TensorBoard's event file. The axis is steps; frames are a curve of their own."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._file = EventFileWriter(str(folder))
 
     def write(self, report: Report) -> None:
         """See `Writer`."""
-        for name, value in report.scalars().items():
-            if name != "steps" and not math.isnan(value):
-                self._writer.add_scalar(f"train/{name}", value, report.steps)
+        scalars = report.scalars()
+        del scalars["steps"]
+        self._add(report.steps, "train", scalars)
         for episode in report.finished:
-            self._writer.add_scalar("game/score", episode.score, episode.steps)
-            self._writer.add_scalar("game/length_frames", episode.length_frames, episode.steps)
+            figures = {"score": episode.score, "length_frames": episode.length_frames}
+            self._add(episode.steps, "game", figures)
+
+    def _add(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=f"{group}/{name}", simple_value=value)
+            for name, value in scalars.items()
+            if not math.isnan(value)
+        ]
+        self._file.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         """See `Writer`."""
-        self._writer.close()
+        self._file.close()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastdqn.config import Config
 from fastdqn.errors import UserError
 
-__all__ = ["MLP", "NatureCNN", "build_network"]
+__all__ = ["MLP", "NatureCNN", "build_network", "empty_stacks"]
 
 # Filters, kernel and stride of each convolution, and the units behind them: Mnih et al. 2015,
 # Methods, "Model architecture".
@@ -112,36 +114,62 @@ class ActionValues(nn.Module):
         return F.linear(x, self.weight, self.bias.expand(self.weight.shape[0]))
 
 
-def build_network(config: Config, frame_shape: Sequence[int], num_actions: int) -> NatureCNN | MLP:
+def build_network(
+    frame_shape: Sequence[int],
+    num_actions: int,
+    *,
+    stack: int,
+    first_padding: int = 0,
+    shared_last_bias: bool = False,
+    initial_weights: Literal["fan_in_uniform", "xavier_uniform"] = "fan_in_uniform",
+    hidden_units: Sequence[int] = (),
+) -> NatureCNN | MLP:
     """The network for observations of this shape: images [H, W] or vectors [D].
 
-    Initial weights come from torch's global generator. Raises `UserError` for other shapes.
+    `first_padding` is for images alone, `hidden_units` for vectors alone. Initial weights come from
+    torch's global generator. Raises `UserError` for other shapes.
     """
     network: NatureCNN | MLP
     if len(frame_shape) == 2:
         network = NatureCNN(
-            config.stack,
+            stack,
             frame_shape,
             num_actions,
-            first_padding=config.first_padding,
-            shared_last_bias=config.shared_last_bias,
+            first_padding=first_padding,
+            shared_last_bias=shared_last_bias,
         )
     elif len(frame_shape) == 1:
         network = MLP(
-            config.stack * frame_shape[0],
-            num_actions,
-            config.hidden_units,
-            shared_last_bias=config.shared_last_bias,
+            stack * frame_shape[0], num_actions, hidden_units, shared_last_bias=shared_last_bias
         )
     else:
         raise UserError(
             f"observations of shape {tuple(frame_shape)}: expected grey-scale images (height, "
             "width) or vectors (length,)"
         )
-    if config.initial_weights == "xavier_uniform":
+    if initial_weights == "xavier_uniform":
         for parameter in network.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
             else:
                 nn.init.zeros_(parameter)
     return network
+
+
+def empty_stacks(
+    count: int,
+    stack: int,
+    frame_shape: Sequence[int],
+    dtype: DTypeLike,
+    *,
+    pinned: bool = False,
+) -> Tensor:
+    """A host tensor [count, stack, *frame_shape] in the memory order that the networks read best.
+
+    Images lie channels-last: the places of a frame outside, the frames of the stack innermost.
+    """
+    torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+    if len(frame_shape) != 2:
+        return torch.empty((count, stack, *frame_shape), dtype=torch_dtype, pin_memory=pinned)
+    channels_last = torch.empty((count, *frame_shape, stack), dtype=torch_dtype, pin_memory=pinned)
+    return channels_last.permute(0, 3, 1, 2)

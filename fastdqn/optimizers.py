@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import torch
 from torch import nn
-
-from fastdqn.config import Config
 
 __all__ = ["CenteredRMSProp", "make_optimizer"]
 
@@ -57,19 +56,18 @@ class CenteredRMSProp(torch.optim.Optimizer):
 
 
 def make_optimizer(
-    config: Config, parameters: Iterable[nn.Parameter], device: torch.device
+    name: Literal["adam", "rmsprop_centered"],
+    parameters: Iterable[nn.Parameter],
+    *,
+    learning_rate: float,
+    epsilon: float,
+    decay: float,
 ) -> torch.optim.Optimizer:
-    """The optimizer that the config names. Adam is fused: one pass over all weights."""
-    if config.optimizer == "rmsprop_centered":
+    """Adam (without `decay`), fused where the device can: one pass over all weights; or ours."""
+    parameters = list(parameters)
+    if name == "rmsprop_centered":
         return CenteredRMSProp(
-            parameters,
-            learning_rate=config.learning_rate,
-            decay=config.rmsprop_decay,
-            epsilon=config.optimizer_epsilon,
+            parameters, learning_rate=learning_rate, decay=decay, epsilon=epsilon
         )
-    return torch.optim.Adam(
-        parameters,
-        lr=config.learning_rate,
-        eps=config.optimizer_epsilon,
-        fused=device.type in ("cpu", "cuda"),
-    )
+    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+    return torch.optim.Adam(parameters, lr=learning_rate, eps=epsilon, fused=fused)

@@ -13,16 +13,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from fastdqn.learner import Transitions
+from fastdqn.networks import empty_stacks
 
-__all__ = ["CpuLane", "CudaLane", "Lane", "Sampler", "Staging", "empty_stacks"]
+__all__ = ["CpuLane", "CudaLane", "Lane", "Sampler", "Staging", "Transitions", "make_lane"]
+
+
+class Transitions(NamedTuple):
+    """A batch, in the order in which a learner takes it."""
+
+    states: Tensor  # [B, stack, *frame_shape]
+    actions: Tensor  # [B] int64
+    rewards: Tensor  # [B] float32
+    discounts: Tensor  # [B] float32
+    next_states: Tensor  # [B, stack, *frame_shape]
 
 
 class Sampler(Protocol):
@@ -144,17 +154,6 @@ class CudaLane:
 def make_lane(device: torch.device) -> Lane:
     """The lane to `device`."""
     return CudaLane(device) if device.type == "cuda" else CpuLane()
-
-
-def empty_stacks(
-    count: int, stack: int, frame_shape: Sequence[int], dtype: DTypeLike, *, pinned: bool
-) -> Tensor:
-    """A host tensor [count, stack, *frame_shape]; stacks of images lie channels-last in memory."""
-    torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-    if len(frame_shape) != 2:
-        return torch.empty((count, stack, *frame_shape), dtype=torch_dtype, pin_memory=pinned)
-    channels_last = torch.empty((count, *frame_shape, stack), dtype=torch_dtype, pin_memory=pinned)
-    return channels_last.permute(0, 3, 1, 2)
 
 
 @dataclass

@@ -26,11 +26,12 @@ from fastdqn.errors import UserError
 from fastdqn.learner import Learner, MetricMeans
 from fastdqn.machine import available_bytes, choose_device, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
-from fastdqn.networks import build_network
+from fastdqn.networks import build_network, empty_stacks
+from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, empty_stacks, make_lane
+from fastdqn.staging import Staging, make_lane
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -64,12 +65,34 @@ class Trainer:
             int(seed) for seed in np.random.SeedSequence(config.seed).generate_state(4)
         )
 
-        self.envs = make_envs(config, config.num_envs, seed=env_seed, env_fn=env_fn)
+        self.envs = make_envs(
+            env_fn or config.env,
+            config.game,
+            config.num_envs,
+            seed=env_seed,
+            **config.game_options(),
+        )
         shape, dtype = self.envs.frame_shape, self.envs.dtype
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(weight_seed)
-            network = build_network(config, shape, self.envs.num_actions)
-        self.learner = Learner(network, self.envs.num_actions, config, self.device)
+            network = build_network(shape, self.envs.num_actions, **config.network_options())
+        network.to(self.device)
+        self.learner = Learner(
+            network,
+            make_optimizer(
+                config.optimizer,
+                network.parameters(),
+                learning_rate=config.learning_rate,
+                epsilon=config.optimizer_epsilon,
+                decay=config.rmsprop_decay,
+            ),
+            num_actions=self.envs.num_actions,
+            double=config.double,
+            loss=config.loss,
+            loss_reduction=config.loss_reduction,
+            max_grad_norm=config.max_grad_norm,
+            target_tau=config.target_tau,
+        )
         _check_memory(config, self.envs, self.learner.nbytes if self.device.type == "cpu" else 0)
         self.memory = ReplayMemory(
             config.replay_capacity,
@@ -93,13 +116,14 @@ class Trainer:
             frame_shape=shape,
             dtype=dtype,
         )
+        self._epsilon = _epsilon_schedule(config)
         self.actor = Actor(
             self.learner.online,
             self.memory,
             empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
             num_actions=self.envs.num_actions,
             device=self.device,
-            epsilon=_epsilon_schedule(config),
+            epsilon=self._epsilon,
             reject_padding=config.padding == "reject",
             generator=np.random.default_rng(action_seed),
         )
@@ -149,7 +173,7 @@ class Trainer:
                 for due in self.schedule.due(before, counters.steps):
                     if due is Due.UPDATE:
                         with self.staging.batch() as batch:
-                            self._means.add(self.learner.update(batch))
+                            self._means.add(self.learner.update(*batch))
                         counters.updates += 1
                     else:
                         self.learner.copy_target()
@@ -185,7 +209,7 @@ class Trainer:
         filled = self.memory.num_frames / self.memory.capacity
         report = Report(
             **dataclasses.asdict(counters),
-            epsilon=self.actor.epsilon(counters.steps),
+            epsilon=self._epsilon(counters.steps),
             mean_score=self._games.mean_score,
             loss=loss,
             mean_q=mean_q,
@@ -271,7 +295,7 @@ def _crosses(period: int, before: int, after: int) -> bool:
 
 def _epsilon_schedule(config: Config) -> Callable[[int], float]:
     if config.epsilon is not None:
-        return config.epsilon
+        return _checked(config.epsilon)
     waits = config.epsilon_decay_from == "learning_starts"
     return LinearSchedule(
         config.epsilon_start,
@@ -279,6 +303,18 @@ def _epsilon_schedule(config: Config) -> Callable[[int], float]:
         config.epsilon_decay_steps,
         begin_step=config.resolved_learning_starts_steps if waits else 0,
     )
+
+
+def _checked(epsilon: Callable[[int], float]) -> Callable[[int], float]:
+    """A script's schedule, refused where it gives no probability."""
+
+    def checked(step: int) -> float:
+        value = float(epsilon(step))
+        if not 0 <= value <= 1:
+            raise UserError(f"epsilon({step})={value}: expected a number from 0 to 1")
+        return value
+
+    return checked
 
 
 # Beside its frames the memory keeps less than this for each of them, and a run needs about this

@@ -20,7 +20,10 @@ from fastdqn.presets import PRESETS
         ({"batch_size": 32.0}, "batch_size=32.0: expected a whole number; the default is 32"),
         ({"steps": True}, "steps=True: expected a whole number"),
         ({"double": 1}, "double=1: expected True or False; the default is True"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0: expected a number above 0; the default is 0.0001"),
+        (
+            {"learning_rate": 0.0},
+            "learning_rate=0.0: expected a number above 0; the default is 0.0001",
+        ),
         (
             {"learning_rate": math.nan},
             "learning_rate=nan: expected a finite number; the default is 0.0001",
@@ -28,11 +31,20 @@ from fastdqn.presets import PRESETS
         ({"hours": math.inf}, "hours=inf: expected a finite number"),
         ({"discount": 1.5}, "discount=1.5: expected a number from 0 to 1; the default is 0.99"),
         ({"target_tau": 0.0}, "target_tau=0.0: expected a number above 0 and at most 1"),
-        ({"rmsprop_decay": 1.0}, "rmsprop_decay=1.0: expected a number from 0 to below 1; the default is 0.95"),
+        (
+            {"rmsprop_decay": 1.0},
+            "rmsprop_decay=1.0: expected a number from 0 to below 1; the default is 0.95",
+        ),
         ({"loss": "hubert"}, "loss='hubert': expected one of huber, squared; did you mean huber?"),
         ({"seed": -1}, "seed=-1: expected 0 or more; the default is 0"),
-        ({"hidden_units": 64}, "hidden_units=64: expected a tuple of whole numbers; the default is (128, 128)"),
-        ({"hidden_units": (64, 0)}, "hidden_units=(64, 0): expected 1 or more; the default is (128, 128)"),
+        (
+            {"hidden_units": 64},
+            "hidden_units=64: expected a tuple of whole numbers; the default is (128, 128)",
+        ),
+        (
+            {"hidden_units": (64, 0)},
+            "hidden_units=(64, 0): expected 1 or more; the default is (128, 128)",
+        ),
         ({"game": ""}, "game='': expected a name"),
         ({"epsilon": 0.1}, "epsilon=0.1: expected a function from the step to a probability"),
         (

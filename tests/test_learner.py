@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.learner import Learner, MetricMeans, Metrics, Transitions, q_learning_errors
+from fastdqn.learner import Learner, MetricMeans, Metrics, q_learning_errors
 from fastdqn.networks import MLP, NatureCNN, build_network
-
-CPU = torch.device("cpu")
 
 
 class Table(nn.Module):
@@ -30,26 +27,31 @@ class Table(nn.Module):
 def make_learner(
     online: list[list[float]], target: list[list[float]] | None = None, **settings: Any
 ) -> Learner:
-    settings = {"learning_rate": 1.0, **settings}
-    learner = Learner(Table(online), len(online[0]), Config(**settings), CPU)
+    table = Table(online)
+    # Plain descent at rate 1, so that the step taken is the gradient.
+    learner = Learner(
+        table,
+        torch.optim.SGD(table.parameters(), lr=1.0),
+        num_actions=2,
+        **{
+            "double": True,
+            "loss": "huber",
+            "loss_reduction": "mean",
+            "max_grad_norm": None,
+            "target_tau": None,
+            **settings,
+        },
+    )
     if target is not None:
         with torch.no_grad():
             learner.target.rows.copy_(torch.tensor(target))
-    # Plain descent, so that the step taken is the gradient.
-    learner.optimizer = torch.optim.SGD(learner.online.parameters(), lr=1.0)
     return learner
 
 
-def batch(*rows: tuple[int, int, float, float, int]) -> Transitions:
+def batch(*rows: tuple[int, int, float, float, int]) -> list[Tensor]:
     """Rows of (state, action, reward, discount, next state)."""
-    states, actions, rewards, discounts, next_states = zip(*rows, strict=True)
-    return Transitions(
-        torch.tensor(states).unsqueeze(1),
-        torch.tensor(actions),
-        torch.tensor(rewards),
-        torch.tensor(discounts),
-        torch.tensor(next_states).unsqueeze(1),
-    )
+    columns = [torch.tensor(column) for column in zip(*rows, strict=True)]
+    return [columns[0].unsqueeze(1), *columns[1:4], columns[4].unsqueeze(1)]
 
 
 ONLINE = [[1.0, 2.0], [5.0, 3.0]]
@@ -76,7 +78,7 @@ def test_double_target_selects_online_at_the_next_state_and_values_by_the_target
 )
 def test_an_update_descends_the_squared_error(double: bool, target: float) -> None:
     learner = make_learner(ONLINE, TARGET, double=double, loss="squared")
-    metrics = learner.update(batch((0, 1, 0.5, 0.9, 1)))
+    metrics = learner.update(*batch((0, 1, 0.5, 0.9, 1)))
     error = target - 2
     assert metrics.loss.item() == pytest.approx(error**2)
     assert metrics.mean_q.item() == 2
@@ -87,7 +89,7 @@ def test_an_update_descends_the_squared_error(double: bool, target: float) -> No
 
 def test_a_zero_discount_does_not_bootstrap() -> None:
     learner = make_learner(ONLINE, TARGET, loss="squared")
-    metrics = learner.update(batch((0, 0, 3.0, 0.0, 1)))
+    metrics = learner.update(*batch((0, 0, 3.0, 0.0, 1)))
     assert metrics.loss.item() == pytest.approx((3 - 1) ** 2)
 
 
@@ -99,26 +101,26 @@ def test_huber_gradient_is_the_error_inside_one_and_its_sign_outside(
     error: float, gradient: float
 ) -> None:
     learner = make_learner([[0.0, 0.0]])
-    learner.update(batch((0, 0, error, 0.0, 0)))
+    learner.update(*batch((0, 0, error, 0.0, 0)))
     assert learner.online.rows[0, 0].item() == pytest.approx(gradient)
 
 
 def test_huber_loss_by_hand() -> None:
     learner = make_learner([[0.0, 0.0]])
     rows = [(0, 0, 0.5, 0.0, 0), (0, 1, -3.0, 0.0, 0)]
-    assert learner.update(batch(*rows)).loss.item() == pytest.approx((0.125 + 2.5) / 2)
+    assert learner.update(*batch(*rows)).loss.item() == pytest.approx((0.125 + 2.5) / 2)
 
 
 @pytest.mark.parametrize(("reduction", "scale"), [("mean", 0.25), ("sum", 1.0)])
 def test_reduction_over_the_batch(reduction: str, scale: float) -> None:
     learner = make_learner([[0.0, 0.0]], loss_reduction=reduction)
-    learner.update(batch(*[(0, 0, 0.5, 0.0, 0)] * 4))
+    learner.update(*batch(*[(0, 0, 0.5, 0.0, 0)] * 4))
     assert learner.online.rows[0, 0].item() == pytest.approx(scale * 4 * 0.5)
 
 
 def test_gradient_norm_is_bounded() -> None:
     learner = make_learner([[0.0, 0.0]], loss="squared", max_grad_norm=0.5)
-    learner.update(batch((0, 0, 100.0, 0.0, 0)))
+    learner.update(*batch((0, 0, 100.0, 0.0, 0)))
     assert learner.online.rows[0, 0].item() == pytest.approx(0.5, rel=1e-5)
 
 
@@ -127,7 +129,7 @@ def test_a_batch_of_many_by_hand() -> None:
     rows = [(0, 0, 1.0, 0.5, 1), (1, 1, -1.0, 0.5, 0), (1, 1, 2.0, 0.0, 0)]
     # Targets: 1 + .5 * 10 = 6; online at state 0 prefers 1, so -1 + .5 * .25 = -.875; 2.
     errors = [6 - 1, -0.875 - 3, 2 - 3]
-    metrics = learner.update(batch(*rows))
+    metrics = learner.update(*batch(*rows))
     assert metrics.loss.item() == pytest.approx(sum(error**2 for error in errors))
     expected = torch.tensor([[1 + 2 * 5.0, 2.0], [5.0, 3 + 2 * (-3.875 - 1)]])
     torch.testing.assert_close(learner.online.rows.detach(), expected)
@@ -135,7 +137,7 @@ def test_a_batch_of_many_by_hand() -> None:
 
 def test_the_target_follows_by_copies_only_when_asked() -> None:
     learner = make_learner(ONLINE)
-    learner.update(batch((0, 1, 9.0, 0.0, 1)))
+    learner.update(*batch((0, 1, 9.0, 0.0, 1)))
     assert learner.target.rows.tolist() == ONLINE
     learner.copy_target()
     assert learner.target.rows.tolist() == learner.online.rows.tolist() != ONLINE
@@ -143,9 +145,9 @@ def test_the_target_follows_by_copies_only_when_asked() -> None:
 
 def test_the_target_follows_softly_after_each_update() -> None:
     learner = make_learner([[0.0, 0.0]], target_tau=0.1)
-    learner.update(batch((0, 0, 1.0, 0.0, 0)))  # online: 1
+    learner.update(*batch((0, 0, 1.0, 0.0, 0)))  # online: 1
     assert learner.target.rows[0, 0].item() == pytest.approx(0.1)
-    learner.update(batch((0, 0, 1.0, 0.0, 0)))  # online stays 1
+    learner.update(*batch((0, 0, 1.0, 0.0, 0)))  # online stays 1
     assert learner.target.rows[0, 0].item() == pytest.approx(0.19)
 
 
@@ -169,9 +171,9 @@ def test_shapes_that_would_broadcast_are_refused(wrong: str) -> None:
 
 
 def test_a_wrong_head_is_refused() -> None:
-    learner = Learner(Table([[0.0], [0.0]]), 2, Config(), CPU)
+    learner = make_learner([[0.0], [0.0]])
     with pytest.raises(ValueError, match="head gives 1 values for 2 actions"):
-        learner.update(batch((0, 0, 0.0, 0.0, 1)))
+        learner.update(*batch((0, 0, 0.0, 0.0, 1)))
 
 
 def test_metric_means() -> None:
@@ -184,19 +186,19 @@ def test_metric_means() -> None:
 
 
 def test_nature_network_is_the_papers() -> None:
-    network = build_network(Config(), (84, 84), 4)
+    network = build_network((84, 84), 4, stack=4)
     assert isinstance(network, NatureCNN)
     # 32 8x8x4, 64 4x4x32, 64 3x3x64, 3136 -> 512 -> 4, each with biases.
     counts = [8_192 + 32, 32_768 + 64, 36_864 + 64, 1_605_632 + 512, 2_048 + 4]
     assert sum(weight.numel() for weight in network.parameters()) == sum(counts)
-    padded = build_network(Config(first_padding=1, shared_last_bias=True), (84, 84), 4)
+    padded = build_network((84, 84), 4, stack=4, first_padding=1, shared_last_bias=True)
     # 86 pixels still make 20 places of the first convolution; one bias in place of four.
     assert sum(weight.numel() for weight in padded.parameters()) == sum(counts) - 3
 
 
 def test_nature_network_scales_bytes_and_ignores_memory_order() -> None:
     torch.manual_seed(0)
-    network = build_network(Config(), (84, 84), 6)
+    network = build_network((84, 84), 6, stack=4)
     planar = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
     before = planar.clone()
     with torch.no_grad():
@@ -218,14 +220,14 @@ def test_nature_network_scales_bytes_and_ignores_memory_order() -> None:
 @pytest.mark.parametrize("frame_shape", [(84, 84), (4,)])
 def test_initial_weights(frame_shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    fan_in = build_network(Config(), frame_shape, 4)
+    fan_in = build_network(frame_shape, 4, stack=4)
     for layer in [*fan_in.modules()]:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             bound = layer.weight[0].numel() ** -0.5
             for weights in (layer.weight, layer.bias):
                 assert weights.abs().max() <= bound
                 assert weights.abs().max() > 0.8 * bound
-    xavier = build_network(Config(initial_weights="xavier_uniform"), frame_shape, 4)
+    xavier = build_network(frame_shape, 4, stack=4, initial_weights="xavier_uniform")
     for name, weight in xavier.named_parameters():
         if weight.dim() == 1:
             assert not weight.any(), name
@@ -245,7 +247,7 @@ def test_a_shared_bias_moves_all_actions() -> None:
 
 def test_shapes_without_a_network_are_refused() -> None:
     with pytest.raises(UserError, match=r"\(84, 84, 3\): expected grey-scale images"):
-        build_network(Config(), (84, 84, 3), 4)
+        build_network((84, 84, 3), 4, stack=4)
     with pytest.raises(UserError, match="35 by 36 pixels are too small.*36 by 36 is the least"):
-        build_network(Config(), (35, 36), 4)
-    build_network(Config(), (36, 36), 4)
+        build_network((35, 36), 4, stack=4)
+    build_network((36, 36), 4, stack=4)

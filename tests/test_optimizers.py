@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from fastdqn.config import Config
 from fastdqn.optimizers import CenteredRMSProp, make_optimizer
 
 
@@ -67,13 +66,12 @@ def test_summed_gradients_equal_mean_gradients_with_scaled_epsilon() -> None:
     torch.testing.assert_close(summed, mean, rtol=1e-5, atol=1e-6)
 
 
-def test_the_config_names_the_optimizer() -> None:
+def test_the_name_chooses_the_optimizer() -> None:
     weights = [torch.nn.Parameter(torch.zeros(1))]
-    adam = make_optimizer(Config(), weights, torch.device("cpu"))
+    values = {"learning_rate": 2.5e-4, "epsilon": 0.01, "decay": 0.95}
+    adam = make_optimizer("adam", weights, **values)
     assert isinstance(adam, torch.optim.Adam)
-    assert (adam.defaults["lr"], adam.defaults["eps"]) == (1e-4, 1.5e-4)
-    nature = make_optimizer(Config.preset("nature"), weights, torch.device("cpu"))
+    assert (adam.defaults["lr"], adam.defaults["eps"]) == (2.5e-4, 0.01)
+    nature = make_optimizer("rmsprop_centered", weights, **values)
     assert isinstance(nature, CenteredRMSProp)
     assert nature.defaults == {"lr": 2.5e-4, "decay": 0.95, "epsilon": 0.01}
-    zoo = make_optimizer(Config.preset("dqn-zoo"), weights, torch.device("cpu"))
-    assert zoo.defaults["epsilon"] == 0.01 / 1024
