@@ -19,9 +19,10 @@ ALLOWED: dict[str, set[str]] = {
     "optimizers": set(),
     "config": {"errors", "presets", "schedules"},
     "presets": {"errors"},
-    "networks": {"errors"},
+    "networks": {"config", "errors", "layers"},
     "envs": {"_rollout", "errors"},
-    "learner": {"networks", "optimizers", "errors"},
+    "layers": set(),
+    "learner": {"networks", "optimizers", "config"},
     "staging": set(),
     "actor": {"networks", "replay", "schedules"},
     "checkpoint": {"config", "errors", "networks", "envs"},
@@ -29,7 +30,16 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"errors"},
     "display": {"errors", "metrics"},
 }
-NEEDS_TORCH = {"networks", "optimizers", "learner", "staging", "actor", "checkpoint", "trainer"}
+NEEDS_TORCH = {
+    "layers",
+    "networks",
+    "optimizers",
+    "learner",
+    "staging",
+    "actor",
+    "checkpoint",
+    "trainer",
+}
 NEEDS_TORCH |= {"evaluation"}
 NEEDS_ENVIRONMENTS = {"envs"}
 
