@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastdqn._core import Batch, ReplayMemory, __version__
-    from fastdqn.checkpoint import Agent, load_agent
+    from fastdqn.agent import Agent
+    from fastdqn.checkpoint import load_agent
     from fastdqn.config import Config
     from fastdqn.envs.atari import AtariEnv
     from fastdqn.errors import UserError
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "fastdqn.checkpoint",
+    "Agent": "fastdqn.agent",
     "AtariEnv": "fastdqn.envs.atari",
     "Batch": "fastdqn.replay",
     "Config": "fastdqn.config",

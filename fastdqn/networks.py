@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fastdqn.errors import UserError
+from fastdqn.layers import conv_relu, linear, linear_relu
 
 __all__ = ["MLP", "NatureCNN", "build_network", "empty_stacks"]
 
@@ -50,7 +50,7 @@ class NatureCNN(nn.Module):
         layers = []
         for index, (filters, kernel, stride) in enumerate(_CONVOLUTIONS):
             padding = first_padding if index == 0 else 0
-            layers.append(nn.Conv2d(channels, filters, kernel, stride, padding))
+            layers.append(ConvReLU(channels, filters, kernel, stride, padding))
             channels = filters
             height, width = (
                 (side + 2 * padding - kernel) // stride + 1 for side in (height, width)
@@ -60,18 +60,16 @@ class NatureCNN(nn.Module):
                     f"frames of {frame_shape[0]} by {frame_shape[1]} pixels are too small for the "
                     "convolutions: 36 by 36 is the least"
                 )
-        self.convolutions = nn.ModuleList(layers)
-        self.hidden = nn.Linear(channels * height * width, _HIDDEN_UNITS)
+        self.convolutions = nn.Sequential(*layers)
+        self.hidden = LinearReLU(channels * height * width, _HIDDEN_UNITS)
         self.values = ActionValues(_HIDDEN_UNITS, num_actions, shared_bias=shared_last_bias)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, stacks: Tensor) -> Tensor:
         """`stacks` [B, stack, H, W] uint8, fastest in channels-last order -> [B, A] float32."""
         x = stacks.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
-        for convolution in self.convolutions:
-            x = F.relu(convolution(x), inplace=True)
-        x = x.permute(0, 2, 3, 1).flatten(1)
-        return self.values(F.relu(self.hidden(x), inplace=True))  # type: ignore[no-any-return]
+        x = self.convolutions(x).permute(0, 2, 3, 1).flatten(1)
+        return self.values(self.hidden(x))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -87,15 +85,29 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (num_inputs, *hidden_units)
-        self.hidden = nn.ModuleList(nn.Linear(inputs, units) for inputs, units in pairwise(sizes))
+        self.hidden = nn.Sequential(*(LinearReLU(*shape) for shape in pairwise(sizes)))
         self.values = ActionValues(sizes[-1], num_actions, shared_bias=shared_last_bias)
 
     def forward(self, stacks: Tensor) -> Tensor:
         """`stacks` [B, stack, D] of any real dtype -> [B, A] float32."""
-        x = stacks.to(torch.float32).flatten(1)
-        for layer in self.hidden:
-            x = F.relu(layer(x), inplace=True)
-        return self.values(x)  # type: ignore[no-any-return]
+        return self.values(self.hidden(stacks.to(torch.float32).flatten(1)))  # type: ignore[no-any-return]
+
+
+class ConvReLU(nn.Conv2d):
+    """A convolution and its ReLU, with the same stride and padding in both directions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [B, C, H, W] -> [B, filters, H', W']."""
+        assert self.bias is not None
+        return conv_relu(x, self.weight, self.bias, self.stride[0], int(self.padding[0]))
+
+
+class LinearReLU(nn.Linear):
+    """A dense layer and its ReLU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [B, inputs] -> [B, outputs]."""
+        return linear_relu(x, self.weight, self.bias)
 
 
 class ActionValues(nn.Module):
@@ -111,7 +123,7 @@ class ActionValues(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [B, inputs] float32 -> [B, A] float32."""
-        return F.linear(x, self.weight, self.bias.expand(self.weight.shape[0]))
+        return linear(x, self.weight, self.bias.expand(self.weight.shape[0]))
 
 
 def build_network(

@@ -204,11 +204,12 @@ def test_nature_network_scales_bytes_and_ignores_memory_order() -> None:
     with torch.no_grad():
         values = network(planar)
         channels_last = network(planar.contiguous(memory_format=torch.channels_last))
-        # Written out with the plain modules of torch, in the order in which they are defined.
+        # Written out with torch's own functions.
         x = planar.float() / 255
-        for convolution in network.convolutions:
-            x = torch.relu(convolution(x))
-        x = torch.relu(network.hidden(x.permute(0, 2, 3, 1).reshape(3, -1)))
+        for layer, stride in zip(network.convolutions, (4, 2, 1), strict=True):
+            x = torch.relu(torch.conv2d(x, layer.weight, layer.bias, stride))
+        x = x.permute(0, 2, 3, 1).reshape(3, -1)
+        x = torch.relu(x @ network.hidden.weight.T + network.hidden.bias)
         expected = x @ network.values.weight.T + network.values.bias
     assert values.shape == (3, 6)
     assert torch.equal(planar, before)
