@@ -9,6 +9,7 @@
 
 #include "bindings.hpp"
 #include "fastdqn/replay_memory.hpp"
+#include "fastdqn/snapshot.hpp"
 #include "numpy_views.hpp"
 
 namespace fastdqn::bindings {
@@ -172,84 +173,278 @@ py::array column_view(const py::object& self, Number* BatchTarget::*part) {
                                        batch.target().*part, self));
 }
 
+/// A damaged file is a ValueError; what the system refuses is the OSError of its number.
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const SnapshotError& error) {
+    py::set_error(PyExc_ValueError, error.what());
+  } catch (const std::system_error& error) {
+    py::set_error(PyExc_OSError, py::make_tuple(error.code().value(), error.what()));
+  }
+}
+
 void bind_batch(py::module_& module) {
   using Self = const py::object&;
-  py::class_<Batch>(module, "Batch", R"(Transitions drawn from a ReplayMemory, as read-only views.
+  py::class_<Batch>(module, "Batch", R"(Transitions from a ReplayMemory, as read-only numpy views.
 
-The views own their memory: they stay what they are after later samples and after the memory is
-gone. B is the batch size.)")
+B is the number of transitions, len(batch). Every view keeps the memory it shows alive: it stays
+what it is after later samples, and after the batch and the ReplayMemory are gone.)")
       .def_property_readonly(
           "states", [](Self self) { return states_view(self, &BatchTarget::states); },
-          "[B, stack, *frame_shape] in the frames' dtype: what the policy saw.")
+          "[B, stack, *frame_shape] in the frames' dtype: the states the actions were taken in.")
       .def_property_readonly(
           "next_states", [](Self self) { return states_view(self, &BatchTarget::next_states); },
-          "[B, stack, *frame_shape] in the frames' dtype: what it saw at the end of the window.")
+          "[B, stack, *frame_shape] in the frames' dtype: the states at the ends of the windows.")
       .def_property_readonly(
           "actions", [](Self self) { return column_view(self, &BatchTarget::actions); },
-          "[B] int64: the action taken in each state.")
+          "[B] int64: the actions taken in the states.")
       .def_property_readonly(
           "rewards", [](Self self) { return column_view(self, &BatchTarget::rewards); },
-          "[B] float32: the sum of the window's rewards, each clipped, discounted by its step.")
+          "[B] float32: sum of discount**k * clipped reward over the steps k of each window.")
       .def_property_readonly(
           "discounts", [](Self self) { return column_view(self, &BatchTarget::discounts); },
-          "[B] float32: discount**m for a window of m steps, 0 where it ended in a termination.")
+          "[B] float32: discount**m after m steps, 0 where the window ended in a termination.")
       .def_property_readonly(
           "indices", [](Self self) { return column_view(self, &BatchTarget::indices); },
-          "[B] int64: where each transition is stored, as gather takes it.")
-      .def("__len__", &Batch::rows);
+          "[B] int64: where the transitions are stored, as gather takes them.")
+      .def("__len__", &Batch::rows, "__len__(self)\n--\n\nThe number of transitions.");
+}
+
+template <typename Read>
+auto of_config(Read read) {
+  return [read](const ReplayMemory& memory) { return read(memory.config()); };
 }
 
 }  // namespace
 
 void bind_replay_memory(py::module_& module) {
+  // The docstrings begin with the signature that inspect and help show.
   py::options options;
   options.disable_function_signatures();
+  py::register_local_exception_translator(&translate);
   bind_batch(module);
-  const auto config = [](auto read) {
-    return [read](const ReplayMemory& memory) { return read(memory.config()); };
-  };
-  py::class_<ReplayMemory>(module, "ReplayMemory", R"(The last `capacity` frames of all environments, and the transitions between them.)")
+
+  py::class_<ReplayMemory> memory(module, "ReplayMemory",
+                                  R"(The last `capacity` frames of all environments, and the transitions between them.
+
+One slot of the ring is one frame, a frame's slot number is the index of the transition that
+starts there, and stacks are built when they are read. A transition can be drawn exactly when
+
+1. an action was taken at its frame,
+2. every frame of its stack that belongs to the episode is still stored, and
+3. its window is complete: the frame n_step steps on is stored, or the window ended before in a
+   termination, a truncation or a lost life.
+
+Frames before an episode's first are padding: zeros (padding="zero"), the first frame again
+("repeat"), or a reason never to draw the transition ("reject").
+
+Parameters
+    capacity     frames stored, over all environments; at least num_envs * (stack + n_step)
+    frame_shape  shape of one frame, () for a single number
+    dtype        of the frames: bool or an integer or float type of numpy
+    num_envs     environments, numbered from 0
+    stack        frames in a state
+    n_step       steps in a window
+    discount     of the reward a step later, 0 to 1
+    padding      "zero", "repeat" or "reject"
+    reward_clip  "sign", "clip" (to -1 to 1) or "none": applied to each step's reward as it is read
+    seed         of the sampling, 0 to 2**64 - 1
+
+A setting out of range is a ValueError, one of a wrong type a TypeError, and more memory than
+there is a MemoryError. A call that raises has changed nothing.
+
+Every method may be called from any thread. begin and append wait for the calls that read, and
+those run side by side; none holds the GIL while it copies frames.)");
+  memory
       .def(py::init(&make), py::arg("capacity"), py::arg("frame_shape") = py::make_tuple(84, 84),
            py::arg("dtype") = "uint8", py::kw_only(), py::arg("num_envs") = 1,
            py::arg("stack") = 4, py::arg("n_step") = 1, py::arg("discount") = 0.99,
-           py::arg("padding") = "zero", py::arg("reward_clip") = "sign", py::arg("seed") = 0)
-      .def("begin", &begin, py::arg("frames"), py::arg("env_ids") = py::none(), "")
+           py::arg("padding") = "zero", py::arg("reward_clip") = "sign", py::arg("seed") = 0,
+           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", seed=0)
+--
+
+See the class.)")
+      .def("begin", &begin, py::arg("frames"), py::arg("env_ids") = py::none(),
+           R"(begin(self, frames, env_ids=None)
+--
+
+Store the first frames of new episodes.
+
+frames is [N, *frame_shape] of exactly the memory's dtype, one row for each environment named in
+env_ids (distinct integers; None names all). The frames are copied. Where an episode is still
+open it is closed as interrupted: nothing later is joined to it, and its windows that are not
+complete are never drawn.
+
+TypeError for another dtype, ValueError for another shape or an environment named twice,
+IndexError for one that does not exist.)")
       .def("append", &append, py::arg("actions"), py::arg("rewards"), py::arg("frames"),
            py::arg("terminated"), py::arg("truncated"), py::arg("env_ids") = py::none(),
-           py::kw_only(), py::arg("life_lost") = py::none(), "")
+           py::kw_only(), py::arg("life_lost") = py::none(),
+           R"(append(self, actions, rewards, frames, terminated, truncated, env_ids=None, *, life_lost=None)
+--
+
+Store what one action in each environment led to.
+
+actions     [N] integers that fit 32 bits
+rewards     [N] float32 or float64, finite; stored as float32, unclipped
+frames      [N, *frame_shape] of exactly the memory's dtype: the frames reached, final ones too
+terminated  [N] bool: the episode ended in a terminal state
+truncated   [N] bool: the episode was cut off; its last state still has a value
+life_lost   [N] bool: terminal for learning, but the episode and its stacks go on
+env_ids     [N] distinct integers; None names all environments
+
+All is copied. After an end the next call for that environment is begin. Where the environment's
+newest frame was overwritten in the meantime, the step is lost and the frame continues the episode
+behind a gap.
+
+ValueError where no episode is open, for a wrong shape, an action that does not fit, a reward that
+is not finite, or an environment named twice; TypeError for a wrong dtype; IndexError for an
+environment that does not exist.)")
       .def("stacks", &stacks, py::arg("env_ids") = py::none(), py::kw_only(),
-           py::arg("channels_last") = false, "")
-      .def("stacks_into", &stacks_into, py::arg("out"), py::arg("env_ids") = py::none(), "")
-      .def("needs_padding", &needs_padding, py::arg("env_ids") = py::none(), "")
+           py::arg("channels_last") = false,
+           R"(stacks(self, env_ids=None, *, channels_last=False)
+--
+
+What the policy must see now: a new array [N, stack, *frame_shape].
+
+The oldest frame comes first. channels_last changes the order in memory to [N, *frame_shape,
+stack], not the shape. With padding="reject" a stack that needs padding is padded with zeros; see
+needs_padding.
+
+ValueError where no episode was begun, or where frames of the stack were overwritten by those of
+other environments; IndexError for an environment that does not exist.)")
+      .def("stacks_into", &stacks_into, py::arg("out"), py::arg("env_ids") = py::none(),
+           R"(stacks_into(self, out, env_ids=None)
+--
+
+Fill the caller's array [N, stack, *frame_shape] with what stacks returns.
+
+The layout is read off the strides: planar where each frame is C-contiguous, or channels last
+where each row is C-contiguous as [*frame_shape, stack]. Raises as stacks does, TypeError for
+another dtype, and ValueError for another shape or layout or a read-only array.)")
+      .def("needs_padding", &needs_padding, py::arg("env_ids") = py::none(),
+           R"(needs_padding(self, env_ids=None)
+--
+
+Whether the current stack of each environment reaches back before its episode: [N] bool.
+
+ValueError where no episode was begun; IndexError for an environment that does not exist.)")
       .def("sample", &sample, py::arg("batch_size"), py::kw_only(),
-           py::arg("channels_last") = false, "")
-      .def("gather", &gather, py::arg("indices"), py::kw_only(),
-           py::arg("channels_last") = false, "")
+           py::arg("channels_last") = false,
+           R"(sample(self, batch_size, *, channels_last=False)
+--
+
+Draw a Batch, uniformly and with replacement, from all transitions that can be drawn.
+
+The draws come from the memory's own generator: the same seed and the same calls give the same
+batches. channels_last is the order in memory, as in stacks. ValueError, with the reason, where
+nothing can be drawn.)")
+      .def("gather", &gather, py::arg("indices"), py::kw_only(), py::arg("channels_last") = false,
+           R"(gather(self, indices, *, channels_last=False)
+--
+
+The transitions at the given indices, as a Batch.
+
+indices is [B] integers, repeats allowed. IndexError for one outside 0 to capacity - 1, ValueError
+for one that cannot be drawn now.)")
       .def("sample_into", &sample_into, py::arg("states"), py::arg("next_states"),
-           py::arg("actions"), py::arg("rewards"), py::arg("discounts"), py::arg("indices"), "")
-      .def("valid_indices", &valid_indices, "")
-      .def("__len__", &ReplayMemory::num_drawable, "")
-      .def("check_invariants", &ReplayMemory::check_invariants,
-           py::call_guard<NoGil>(), "")
-      .def_property_readonly("num_frames", &ReplayMemory::num_frames, "")
-      .def_property_readonly("nbytes", &ReplayMemory::nbytes, "")
-      .def_property_readonly("capacity", config([](const ReplayConfig& c) { return c.capacity; }))
-      .def_property_readonly("frame_shape", config([](const ReplayConfig& c) {
-                               return py::tuple(py::cast(c.frame.shape));
-                             }))
+           py::arg("actions"), py::arg("rewards"), py::arg("discounts"), py::arg("indices"),
+           R"(sample_into(self, states, next_states, actions, rewards, discounts, indices)
+--
+
+Fill the caller's writable arrays with what sample draws; B is the length of states.
+
+states, next_states  [B, stack, *frame_shape] of the memory's dtype, planar or channels last as
+                     for stacks_into
+actions, indices     [B] int64, C-contiguous
+rewards, discounts   [B] float32, C-contiguous
+
+The arrays must not overlap, with one exception: with n_step=1 the two may be the views [:, :-1]
+and [:, 1:] of one planar array [B, stack + 1, *frame_shape], and then each frame is copied once.
+
+ValueError where nothing can be drawn, for a wrong shape, layout or overlap, or a read-only array;
+TypeError for a wrong dtype.)")
+      .def("valid_indices", &valid_indices,
+           R"(valid_indices(self)
+--
+
+Every index that can be drawn now, ascending: int64.)")
+      .def("__len__", &ReplayMemory::num_drawable,
+           "__len__(self)\n--\n\nHow many transitions can be drawn now.")
+      .def("check_invariants", &ReplayMemory::check_invariants, py::call_guard<NoGil>(),
+           R"(check_invariants(self)
+--
+
+Compare what is kept up to date step by step with the rules applied anew, for tests.
+
+RuntimeError names the first slot that is wrong. Takes time in proportion to the frames stored.)")
+      .def(
+          "save",
+          [](const ReplayMemory& self, const std::filesystem::path& path) {
+            const NoGil no_gil;
+            self.save(path.string());
+          },
+          py::arg("path"),
+          R"(save(self, path)
+--
+
+Write everything to a file, so that the memory that load reads continues exactly as this one.
+
+That includes open episodes and the generator. The file is written beside path and renamed into
+place once it is on the disk: path is at every moment what it was or complete. begin and append
+wait until it is done. OSError where the system refuses.)")
+      .def_static(
+          "load",
+          [](const std::filesystem::path& path) {
+            const NoGil no_gil;
+            return ReplayMemory::load(path.string());
+          },
+          py::arg("path"),
+          R"(load(path)
+--
+
+Read a memory that save wrote.
+
+ValueError names the file and what is wrong where it is damaged in any way; OSError where it
+cannot be read; MemoryError where its capacity is too much for this machine.)");
+
+  memory
+      .def_property_readonly("num_frames", &ReplayMemory::num_frames,
+                             "Frames stored now, over all environments.")
       .def_property_readonly(
-          "dtype", config([](const ReplayConfig& c) { return numpy_dtype(c.frame.dtype); }))
-      .def_property_readonly("num_envs", config([](const ReplayConfig& c) { return c.num_envs; }))
-      .def_property_readonly("stack", config([](const ReplayConfig& c) { return c.stack; }))
-      .def_property_readonly("n_step", config([](const ReplayConfig& c) { return c.n_step; }))
-      .def_property_readonly("discount", config([](const ReplayConfig& c) { return c.discount; }))
-      .def_property_readonly("padding", config([](const ReplayConfig& c) {
-                               return kPaddings.name(c.padding);
-                             }))
-      .def_property_readonly("reward_clip", config([](const ReplayConfig& c) {
+          "nbytes", &ReplayMemory::nbytes,
+          "Bytes that the full memory takes; the system commits them as frames arrive.")
+      .def_property_readonly("capacity",
+                             of_config([](const ReplayConfig& c) { return c.capacity; }),
+                             "Frames stored at most, over all environments.")
+      .def_property_readonly("frame_shape", of_config([](const ReplayConfig& c) {
+                               return shape_tuple(c.frame);
+                             }),
+                             "Shape of one frame.")
+      .def_property_readonly(
+          "dtype",
+          of_config([](const ReplayConfig& c) { return numpy_dtype(c.frame.dtype); }),
+          "Element type of the frames.")
+      .def_property_readonly("num_envs",
+                             of_config([](const ReplayConfig& c) { return c.num_envs; }),
+                             "Environments, numbered from 0.")
+      .def_property_readonly("stack", of_config([](const ReplayConfig& c) { return c.stack; }),
+                             "Frames in a state.")
+      .def_property_readonly("n_step", of_config([](const ReplayConfig& c) { return c.n_step; }),
+                             "Steps in a window.")
+      .def_property_readonly("discount",
+                             of_config([](const ReplayConfig& c) { return c.discount; }),
+                             "Discount of one step.")
+      .def_property_readonly(
+          "padding", of_config([](const ReplayConfig& c) { return kPaddings.name(c.padding); }),
+          "What stands before an episode's first frame: \"zero\", \"repeat\" or \"reject\".")
+      .def_property_readonly("reward_clip", of_config([](const ReplayConfig& c) {
                                return kRewardClips.name(c.reward_clip);
-                             }))
-      .def_property_readonly("seed", config([](const ReplayConfig& c) { return c.seed; }));
+                             }),
+                             "How rewards are clipped: \"sign\", \"clip\" or \"none\".")
+      .def_property_readonly("seed", of_config([](const ReplayConfig& c) { return c.seed; }),
+                             "Seed of the sampling.");
 }
 
 }  // namespace fastdqn::bindings

@@ -25,7 +25,7 @@ bool is_native(const py::dtype& dtype) {
 /// The argument as an array: itself, or what numpy makes of a sequence.
 py::array as_array(py::handle value, const char* name, const char* expected) {
   py::array array = py::array::ensure(value);
-  if (!array) fail_type(name, "a " + type_name(value), expected);
+  if (!array) fail_type(name, "of type " + type_name(value), expected);
   return array;
 }
 
@@ -65,7 +65,7 @@ std::int64_t checked_integer(std::uint64_t number, const char* name) {
 
 py::array checked_output(py::handle value, const char* name) {
   if (!py::isinstance<py::array>(value)) {
-    fail_type(name, "a " + type_name(value), "a numpy array to write to");
+    fail_type(name, "of type " + type_name(value), "a numpy array to write to");
   }
   auto array = py::reinterpret_borrow<py::array>(value);
   if (!array.writeable()) throw py::value_error(std::string(name) + " is read-only");
@@ -92,7 +92,7 @@ std::vector<py::ssize_t> stack_shape(std::size_t rows, std::size_t stack,
 
 std::int64_t integer_argument(py::handle value, const char* name) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) {
-    fail_type(name, "a " + type_name(value), "an integer");
+    fail_type(name, "of type " + type_name(value), "an integer");
   }
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!number) throw py::error_already_set();
@@ -107,7 +107,7 @@ std::int64_t integer_argument(py::handle value, const char* name) {
 
 std::uint64_t seed_argument(py::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) {
-    fail_type("seed", "a " + type_name(value), "an integer");
+    fail_type("seed", "of type " + type_name(value), "an integer");
   }
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!number) throw py::error_already_set();
@@ -121,7 +121,7 @@ std::uint64_t seed_argument(py::handle value) {
 
 std::vector<std::int64_t> shape_argument(py::handle value) {
   if (!PySequence_Check(value.ptr()) || py::isinstance<py::str>(value)) {
-    fail_type("frame_shape", "a " + type_name(value), "a tuple of integers");
+    fail_type("frame_shape", "of type " + type_name(value), "a tuple of integers");
   }
   std::vector<std::int64_t> shape;
   for (const py::handle size : py::reinterpret_borrow<py::sequence>(value)) {
@@ -229,7 +229,7 @@ std::vector<std::uint8_t> flags_argument(py::handle value, const char* name, std
 
 FramesArgument frames_argument(py::handle value, const FrameGeometry& frame, std::size_t rows) {
   if (!py::isinstance<py::array>(value)) {
-    fail_type("frames", "a " + type_name(value), "a numpy array");
+    fail_type("frames", "of type " + type_name(value), "a numpy array");
   }
   auto array = py::reinterpret_borrow<py::array>(value);
   check_dtype(array, "frames", info(frame.dtype));
@@ -290,6 +290,12 @@ Number* column_argument(py::handle value, std::size_t rows, const char* name) {
 }
 template std::int64_t* column_argument(py::handle, std::size_t, const char*);
 template float* column_argument(py::handle, std::size_t, const char*);
+
+py::tuple shape_tuple(const FrameGeometry& frame) {
+  py::tuple shape(frame.shape.size());
+  for (std::size_t axis = 0; axis < frame.shape.size(); ++axis) shape[axis] = frame.shape[axis];
+  return shape;
+}
 
 py::dtype numpy_dtype(DType dtype) { return py::dtype(info(dtype).name); }
 

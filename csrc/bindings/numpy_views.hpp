@@ -55,6 +55,7 @@ std::size_t rows_of(py::handle value, const char* name);
 template <typename Number>
 Number* column_argument(py::handle value, std::size_t rows, const char* name);
 
+py::tuple shape_tuple(const FrameGeometry& frame);
 py::dtype numpy_dtype(DType dtype);
 
 /// The logical view [rows, stack, *frame.shape] of a target; `base` keeps its memory alive.

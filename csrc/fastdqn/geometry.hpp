@@ -20,6 +20,7 @@ inline constexpr Slot kNoSlot = 0xFFFFFFFF;
 inline constexpr std::int64_t kMaxCapacity = kNoSlot;  // slots 0 to 2^32 - 2
 inline constexpr std::int64_t kMaxEnvs = 1 << 20;
 inline constexpr std::int64_t kMaxStack = 256;
+inline constexpr std::int64_t kMaxSteps = 1 << 16;  // in a window
 inline constexpr std::size_t kMaxFrameDimensions = 8;
 
 /// The element type of a frame. The values are written to snapshots and never change.

@@ -21,10 +21,42 @@ void check_range(const char* name, std::int64_t value, std::int64_t least, std::
   }
 }
 
-ReplayConfig checked(ReplayConfig config) {
+std::vector<SlotRecord> new_records(std::size_t capacity) try {
+  return std::vector<SlotRecord>(capacity);
+} catch (const std::bad_alloc&) {
+  throw OutOfMemory("the system refused " + std::to_string(capacity * sizeof(SlotRecord)) +
+                    " bytes of memory for what is known of " + std::to_string(capacity) +
+                    " frames");
+}
+
+std::vector<double> powers(double base, std::int64_t highest) {
+  std::vector<double> result;
+  result.reserve(static_cast<std::size_t>(highest) + 1);
+  for (std::int64_t k = 0; k <= highest; ++k) {
+    result.push_back(std::pow(base, static_cast<double>(k)));
+  }
+  return result;
+}
+
+std::uint16_t one_older(std::uint16_t age) noexcept {
+  return age == std::numeric_limits<std::uint16_t>::max() ? age
+                                                          : static_cast<std::uint16_t>(age + 1);
+}
+
+void prefetch(const void* address) noexcept {
+#if defined(__GNUC__)
+  __builtin_prefetch(address);
+#else
+  (void)address;
+#endif
+}
+
+}  // namespace
+
+ReplayConfig checked_config(ReplayConfig config) {
   check_range("num_envs", config.num_envs, 1, kMaxEnvs);
   check_range("stack", config.stack, 1, kMaxStack);
-  check_range("n_step", config.n_step, 1, kMaxCapacity);
+  check_range("n_step", config.n_step, 1, kMaxSteps);
   if (!(config.discount >= 0.0 && config.discount <= 1.0)) {
     throw std::invalid_argument("discount is " + std::to_string(config.discount) +
                                 "; expected 0 to 1");
@@ -53,36 +85,12 @@ ReplayConfig checked(ReplayConfig config) {
   return config;
 }
 
-std::vector<double> powers(double base, std::int64_t highest) {
-  std::vector<double> result;
-  result.reserve(static_cast<std::size_t>(highest) + 1);
-  for (std::int64_t k = 0; k <= highest; ++k) {
-    result.push_back(std::pow(base, static_cast<double>(k)));
-  }
-  return result;
-}
-
-std::uint16_t one_older(std::uint16_t age) noexcept {
-  return age == std::numeric_limits<std::uint16_t>::max() ? age
-                                                          : static_cast<std::uint16_t>(age + 1);
-}
-
-void prefetch(const void* address) noexcept {
-#if defined(__GNUC__)
-  __builtin_prefetch(address);
-#else
-  (void)address;
-#endif
-}
-
-}  // namespace
-
 ReplayMemory::ReplayMemory(ReplayConfig config)
-    : config_(checked(std::move(config))),
+    : config_(checked_config(std::move(config))),
       pool_(std::make_shared<BufferPool>(kPooledNbytes)),
       discount_powers_(powers(config_.discount, config_.n_step)),
       store_(capacity(), config_.frame.nbytes()),
-      records_(capacity()),
+      records_(new_records(capacity())),
       envs_(static_cast<std::size_t>(config_.num_envs)),
       rng_(config_.seed) {
   drawable_.reserve(capacity());
@@ -471,9 +479,9 @@ std::string ReplayMemory::why_nothing_can_be_drawn() const {
     if (count == 0) return;
     reasons += (reasons.empty() ? "" : ", ") + std::to_string(count) + " " + reason;
   };
-  add(without_action, "no action was taken at");
-  add(overwritten, "with older frames of their stack overwritten");
-  add(padded, "with a stack that would need padding, which padding=\"reject\" refuses");
+  add(without_action, "at which no action was taken");
+  add(overwritten, "whose stack has lost older frames");
+  add(padded, "whose stack would need padding (padding=\"reject\")");
   add(incomplete, "whose window of " + std::to_string(config_.n_step) + " steps is not complete");
   if (reasons.empty()) reasons = "nothing was stored yet; call begin, then append";
   return "0 of " + std::to_string(num_frames_) + " stored frames can be drawn: " + reasons;

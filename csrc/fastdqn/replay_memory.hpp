@@ -32,6 +32,10 @@ struct ReplayConfig {
   std::uint64_t seed;
 };
 
+/// The settings, once each was found to be in its range; else std::invalid_argument says which is
+/// not and what was expected.
+ReplayConfig checked_config(ReplayConfig config);
+
 /// Rows of C-contiguous frames, `row_stride` bytes apart.
 struct FrameRows {
   const std::byte* data;
@@ -114,8 +118,12 @@ class ReplayMemory {
   void check_invariants() const;
 
   /// Writes everything to a file, the generator and open episodes included, so that the loaded
-  /// memory continues exactly as this one would have. Appending waits until it is done.
+  /// memory continues exactly as this one would have. Appending waits until it is done. The file
+  /// is complete or not there at every moment; see SnapshotWriter for what is thrown.
   void save(const std::string& path) const;
+
+  /// Reads such a file. Throws SnapshotError where it is damaged in any way, OutOfMemory where its
+  /// capacity is too much for this machine.
   static std::unique_ptr<ReplayMemory> load(const std::string& path);
 
  private:
