@@ -1,0 +1,9 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace fastdqn::bindings {
+
+void bind_replay_memory(pybind11::module_& module);
+
+}  // namespace fastdqn::bindings

@@ -1,0 +1,178 @@
+#include "fastdqn/frame_stack.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(__GNUC__) || defined(_MSC_VER)
+#define FASTDQN_RESTRICT __restrict
+#else
+#define FASTDQN_RESTRICT
+#endif
+
+namespace fastdqn {
+
+namespace {
+
+using Planes = std::array<const std::byte*, static_cast<std::size_t>(kMaxStack) + 1>;
+
+/// out[i * 4 + k] = planes[k][i] for four frames. Written so that compilers turn it into the
+/// baseline's byte interleaving instructions.
+template <typename Element>
+void interleave_four(const Element* FASTDQN_RESTRICT a, const Element* FASTDQN_RESTRICT b,
+                     const Element* FASTDQN_RESTRICT c, const Element* FASTDQN_RESTRICT d,
+                     Element* FASTDQN_RESTRICT out, std::size_t elements) noexcept {
+  for (std::size_t i = 0; i < elements; ++i) {
+    out[4 * i + 0] = a[i];
+    out[4 * i + 1] = b[i];
+    out[4 * i + 2] = c[i];
+    out[4 * i + 3] = d[i];
+  }
+}
+
+template <typename Element>
+void interleave(const std::byte* const* planes, std::size_t count, std::byte* target,
+                std::size_t begin, std::size_t end) noexcept {
+  const auto plane = [&](std::size_t k) {
+    return reinterpret_cast<const Element*>(planes[k]) + begin;
+  };
+  Element* out = reinterpret_cast<Element*>(target) + begin * count;
+  if (count == 4) {
+    interleave_four(plane(0), plane(1), plane(2), plane(3), out, end - begin);
+    return;
+  }
+  for (std::size_t k = 0; k < count; ++k) {
+    const Element* in = plane(k);
+    for (std::size_t i = 0; i < end - begin; ++i) out[i * count + k] = in[i];
+  }
+}
+
+/// Interleaves `count` of the frames for each of the `rows`, the later rows one frame on.
+/// Element by element in blocks, so that what one row read is still in the cache for the next.
+template <typename Element>
+void interleave_rows(const std::byte* const* planes, std::size_t count,
+                     std::span<std::byte* const> rows, std::size_t elements) noexcept {
+  constexpr std::size_t kBlock = 1024;
+  for (std::size_t begin = 0; begin < elements; begin += kBlock) {
+    const std::size_t end = std::min(begin + kBlock, elements);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      interleave<Element>(planes + row, count, rows[row], begin, end);
+    }
+  }
+}
+
+void write_channels_last(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
+                         std::size_t count, std::span<std::byte* const> rows) noexcept {
+  Planes planes;
+  for (std::size_t k = 0; k < count + rows.size() - 1; ++k) planes[k] = store.frame(slots[k]);
+  const std::size_t elements = frame.elements();
+  switch (info(frame.dtype).size) {
+    case 1: return interleave_rows<std::uint8_t>(planes.data(), count, rows, elements);
+    case 2: return interleave_rows<std::uint16_t>(planes.data(), count, rows, elements);
+    case 4: return interleave_rows<std::uint32_t>(planes.data(), count, rows, elements);
+    default: return interleave_rows<std::uint64_t>(planes.data(), count, rows, elements);
+  }
+}
+
+/// Whether `shape` with `strides` is C-contiguous where neighbouring elements are `step` apart.
+bool is_contiguous(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
+                   std::int64_t step) noexcept {
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != step) return false;
+    step *= shape[i];
+  }
+  return true;
+}
+
+/// Whether blocks of `nbytes` at all combinations of two strides keep clear of each other.
+bool keep_apart(std::int64_t count_a, std::int64_t stride_a, std::int64_t count_b,
+                std::int64_t stride_b, std::int64_t nbytes) noexcept {
+  stride_a = count_a > 1 ? std::abs(stride_a) : 0;
+  stride_b = count_b > 1 ? std::abs(stride_b) : 0;
+  if (stride_a > stride_b) {
+    std::swap(stride_a, stride_b);
+    std::swap(count_a, count_b);
+  }
+  const std::int64_t inner = nbytes + (count_a - 1) * stride_a;
+  return (count_a <= 1 || stride_a >= nbytes) && (count_b <= 1 || stride_b >= inner);
+}
+
+}  // namespace
+
+bool resolve_stack(const SlotRecord* records, Slot newest, std::size_t stack, Padding padding,
+                   Slot* slots) noexcept {
+  Slot slot = newest;
+  for (std::size_t k = stack; k-- > 0;) {
+    slots[k] = slot;
+    if (k == 0) break;
+    const SlotRecord& record = records[slot];
+    if (record.age == 0) {
+      std::fill(slots, slots + k, padding == Padding::kRepeat ? slot : kNoSlot);
+      break;
+    }
+    if (record.previous == kNoSlot) return false;
+    slot = record.previous;
+  }
+  return true;
+}
+
+StackTarget contiguous_target(std::byte* data, const FrameGeometry& frame, std::size_t frames,
+                              StackLayout layout) noexcept {
+  const std::size_t nbytes = frame.nbytes();
+  return {data, static_cast<std::ptrdiff_t>(frames * nbytes), static_cast<std::ptrdiff_t>(nbytes),
+          layout};
+}
+
+StackTarget stack_target(std::byte* data, std::span<const std::int64_t> shape,
+                         std::span<const std::int64_t> strides, const FrameGeometry& frame,
+                         std::size_t stack, std::size_t rows, const char* name) {
+  const auto stack_size = static_cast<std::int64_t>(stack);
+  std::vector<std::int64_t> expected{static_cast<std::int64_t>(rows), stack_size};
+  expected.insert(expected.end(), frame.shape.begin(), frame.shape.end());
+  if (!std::equal(shape.begin(), shape.end(), expected.begin(), expected.end())) {
+    throw std::invalid_argument(std::string(name) + " has shape " + shape_text(shape) +
+                                "; expected [rows, stack, *frame_shape] = " +
+                                shape_text(expected));
+  }
+  const std::span frame_strides = strides.subspan(2);
+  const auto element_nbytes = static_cast<std::int64_t>(info(frame.dtype).size);
+  const auto frame_nbytes = static_cast<std::int64_t>(frame.nbytes());
+  if (is_contiguous(frame.shape, frame_strides, element_nbytes) &&
+      keep_apart(shape[0], strides[0], stack_size, strides[1], frame_nbytes)) {
+    return {data, strides[0], strides[1], StackLayout::kPlanar};
+  }
+  if (is_contiguous(frame.shape, frame_strides, element_nbytes * stack_size) &&
+      strides[1] == element_nbytes && strides[0] % element_nbytes == 0 &&
+      keep_apart(shape[0], strides[0], 1, 0, frame_nbytes * stack_size) &&
+      reinterpret_cast<std::uintptr_t>(data) % info(frame.dtype).size == 0) {
+    return {data, strides[0], strides[1], StackLayout::kChannelsLast};
+  }
+  throw std::invalid_argument(
+      std::string(name) + " has strides " + shape_text(strides) + " bytes for shape " +
+      shape_text(shape) +
+      "; expected each frame C-contiguous and apart from the others (planar), or each row "
+      "C-contiguous and aligned as [*frame_shape, stack] (channels last)");
+}
+
+void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
+                 std::size_t count, const StackTarget& target, std::size_t row) noexcept {
+  std::byte* out = target.row(row);
+  if (target.layout == StackLayout::kPlanar) {
+    for (std::size_t k = 0; k < count; ++k) {
+      store.read_into(slots[k], out + static_cast<std::ptrdiff_t>(k) * target.frame_stride);
+    }
+  } else {
+    write_channels_last(store, frame, slots, count, {&out, 1});
+  }
+}
+
+void write_adjoining_stacks(const FrameStore& store, const FrameGeometry& frame,
+                            const Slot* slots, std::size_t count, const StackTarget& first,
+                            const StackTarget& second, std::size_t row) noexcept {
+  const std::array<std::byte*, 2> rows{first.row(row), second.row(row)};
+  write_channels_last(store, frame, slots, count, rows);
+}
+
+}  // namespace fastdqn

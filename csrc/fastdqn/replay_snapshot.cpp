@@ -1,0 +1,179 @@
+// How a ReplayMemory is written to a snapshot and read back. The records, the list of what can be
+// drawn and the frames are written as they lie in memory, for the slots in use.
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "fastdqn/replay_memory.hpp"
+#include "fastdqn/snapshot.hpp"
+
+namespace fastdqn {
+
+namespace {
+
+constexpr const char* kConfigName = "config";
+constexpr const char* kStateName = "state";
+constexpr const char* kEnvsName = "envs";
+constexpr const char* kRecordsName = "records";
+constexpr const char* kDrawableName = "drawable";
+constexpr const char* kFramesName = "frames";
+
+struct SavedConfig {
+  std::int64_t capacity;
+  std::int64_t num_envs;
+  std::int64_t stack;
+  std::int64_t n_step;
+  double discount;
+  std::uint64_t seed;
+  std::uint8_t dtype;
+  std::uint8_t padding;
+  std::uint8_t reward_clip;  // its place in kSavedRewardClips
+  std::uint8_t dimensions;
+  std::array<std::uint8_t, 4> unused;
+  std::array<std::int64_t, kMaxFrameDimensions> shape;
+};
+static_assert(sizeof(SavedConfig) == 120);
+
+struct SavedState {
+  std::uint64_t head;
+  std::uint64_t num_frames;
+  std::uint64_t num_drawable;
+  std::uint64_t rng_position;
+};
+static_assert(sizeof(SavedState) == 32);
+
+struct SavedEnv {
+  Slot newest;
+  std::uint16_t age;
+  std::uint8_t phase;
+  std::uint8_t unused;
+};
+static_assert(sizeof(SavedEnv) == 8);
+static_assert(std::is_trivially_copyable_v<SlotRecord>);
+
+constexpr std::array kSavedRewardClips{RewardClip::kNone, RewardClip::kSign, RewardClip::kClip};
+
+SavedConfig saved(const ReplayConfig& config) {
+  SavedConfig out{};
+  out.capacity = config.capacity;
+  out.num_envs = config.num_envs;
+  out.stack = config.stack;
+  out.n_step = config.n_step;
+  out.discount = config.discount;
+  out.seed = config.seed;
+  out.dtype = static_cast<std::uint8_t>(config.frame.dtype);
+  out.padding = static_cast<std::uint8_t>(config.padding);
+  const auto clip = std::find(kSavedRewardClips.begin(), kSavedRewardClips.end(),
+                              config.reward_clip);
+  out.reward_clip = static_cast<std::uint8_t>(clip - kSavedRewardClips.begin());
+  out.dimensions = static_cast<std::uint8_t>(config.frame.shape.size());
+  std::copy(config.frame.shape.begin(), config.frame.shape.end(), out.shape.begin());
+  return out;
+}
+
+ReplayConfig restored(const SavedConfig& config, const std::string& path) {
+  if (config.dtype >= kDTypes.size() ||
+      config.padding > static_cast<std::uint8_t>(Padding::kReject) ||
+      config.reward_clip >= kSavedRewardClips.size() ||
+      config.dimensions > kMaxFrameDimensions) {
+    throw SnapshotError(path, "the settings have values that mean nothing");
+  }
+  return {
+      .capacity = config.capacity,
+      .frame = {{config.shape.begin(), config.shape.begin() + config.dimensions},
+                static_cast<DType>(config.dtype)},
+      .num_envs = config.num_envs,
+      .stack = config.stack,
+      .n_step = config.n_step,
+      .discount = config.discount,
+      .padding = static_cast<Padding>(config.padding),
+      .reward_clip = kSavedRewardClips[config.reward_clip],
+      .seed = config.seed,
+  };
+}
+
+/// Before anything is allocated for `count` items: the section has to hold them.
+void require_items(const SnapshotReader& reader, const char* name, std::uint64_t count,
+                   std::size_t item_nbytes) {
+  const std::size_t nbytes = reader.section_nbytes(name);
+  if (nbytes % item_nbytes == 0 && nbytes / item_nbytes == count) return;
+  throw SnapshotError(reader.path(), "section \"" + std::string(name) + "\" has " +
+                                         std::to_string(nbytes) + " bytes; expected " +
+                                         std::to_string(count) + " times " +
+                                         std::to_string(item_nbytes));
+}
+
+}  // namespace
+
+void ReplayMemory::save(const std::string& path) const {
+  const std::shared_lock lock(mutex_);
+  std::vector<SavedEnv> envs;
+  for (const Env& env : envs_) {
+    envs.push_back({env.newest, env.age, static_cast<std::uint8_t>(env.phase), 0});
+  }
+  const SavedConfig config = saved(config_);
+  SavedState state{head_, num_frames_, drawable_.size(), 0};
+  {
+    const std::lock_guard rng_lock(rng_mutex_);
+    state.rng_position = rng_.position();
+  }
+  const std::span frames = store_.first(num_frames_);
+
+  SnapshotWriter writer(path);
+  writer.write_section(kConfigName, &config, sizeof(config));
+  writer.write_section(kStateName, &state, sizeof(state));
+  writer.write_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
+  writer.write_section(kRecordsName, records_.data(), num_frames_ * sizeof(SlotRecord));
+  writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
+  writer.write_section(kFramesName, frames.data(), frames.size());
+  writer.commit();
+}
+
+std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
+  SnapshotReader reader(path);
+  SavedConfig saved_config{};
+  SavedState state{};
+  reader.read_section(kConfigName, &saved_config, sizeof(saved_config));
+  reader.read_section(kStateName, &state, sizeof(state));
+  try {
+    const ReplayConfig config = checked_config(restored(saved_config, path));
+    require_items(reader, kEnvsName, static_cast<std::uint64_t>(config.num_envs),
+                  sizeof(SavedEnv));
+    require_items(reader, kRecordsName, state.num_frames, sizeof(SlotRecord));
+    require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
+    require_items(reader, kFramesName, state.num_frames, config.frame.nbytes());
+    const auto capacity = static_cast<std::uint64_t>(config.capacity);
+    if (state.num_frames > capacity || state.num_drawable > state.num_frames ||
+        state.head >= capacity) {
+      throw SnapshotError(path, "the counts of what is stored contradict the capacity");
+    }
+
+    auto memory = std::make_unique<ReplayMemory>(config);
+    std::vector<SavedEnv> envs(memory->envs_.size());
+    reader.read_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
+    for (std::size_t number = 0; number < envs.size(); ++number) {
+      const auto& [newest, age, phase, unused] = envs[number];
+      if (phase > static_cast<std::uint8_t>(Phase::kEnded)) {
+        throw SnapshotError(path, "an environment is in a phase that means nothing");
+      }
+      memory->envs_[number] = {newest, age, static_cast<Phase>(phase), 0};
+    }
+    memory->head_ = static_cast<Slot>(state.head);
+    memory->num_frames_ = static_cast<std::size_t>(state.num_frames);
+    memory->rng_ = CounterRng(config.seed, state.rng_position);
+    memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
+    const std::span frames = memory->store_.first(memory->num_frames_);
+    reader.read_section(kRecordsName, memory->records_.data(),
+                        memory->num_frames_ * sizeof(SlotRecord));
+    reader.read_section(kDrawableName, memory->drawable_.data(),
+                        memory->drawable_.size() * sizeof(Slot));
+    reader.read_section(kFramesName, frames.data(), frames.size());
+    memory->check_invariants();
+    return memory;
+  } catch (const std::logic_error& error) {
+    throw SnapshotError(path, error.what());
+  }
+}
+
+}  // namespace fastdqn

@@ -1,0 +1,283 @@
+#include "fastdqn/snapshot.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace fastdqn {
+
+static_assert(std::endian::native == std::endian::little,
+              "snapshots are little-endian and are written as they lie in memory");
+
+namespace {
+
+constexpr std::array<unsigned char, 8> kMagic{0x93, 'f', 'd', 'q', 'n', '\r', '\n', 0x1a};
+constexpr std::uint32_t kVersion = 1;
+constexpr std::string_view kEndName = "end";
+constexpr std::size_t kNameNbytes = 8;
+constexpr std::size_t kMaxSections = 64;
+constexpr std::size_t kChunkNbytes = std::size_t{1} << 20;  // summed while it is in the cache
+
+struct FileHeader {
+  std::array<unsigned char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t checksum;
+};
+static_assert(sizeof(FileHeader) == 16);
+
+struct SectionHeader {
+  std::array<char, kNameNbytes> name;
+  std::uint32_t nbytes_low;
+  std::uint32_t nbytes_high;
+  std::uint32_t checksum;
+
+  std::uint64_t nbytes() const noexcept { return nbytes_low | std::uint64_t{nbytes_high} << 32; }
+};
+static_assert(sizeof(SectionHeader) == 20);
+
+/// tables[k][byte]: what a byte that is followed by k more contributes to the checksum.
+using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+constexpr Tables make_tables() noexcept {
+  constexpr std::uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's, bits reversed
+  Tables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t sum = byte;
+    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1) ^ ((sum & 1) != 0 ? kPolynomial : 0);
+    tables[0][byte] = sum;
+  }
+  for (std::size_t k = 1; k < tables.size(); ++k) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const std::uint32_t shorter = tables[k - 1][byte];
+      tables[k][byte] = (shorter >> 8) ^ tables[0][shorter & 0xFF];
+    }
+  }
+  return tables;
+}
+
+constexpr Tables kTables = make_tables();
+
+[[noreturn]] void fail_system(const std::string& path, const char* what) {
+  throw std::system_error(errno, std::generic_category(), path + ": " + what);
+}
+
+int open_or_fail(const std::string& path, int flags) {
+  const int descriptor = open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail_system(path, "cannot be opened");
+  return descriptor;
+}
+
+bool same_file(int descriptor, const std::string& path) {
+  struct stat opened {};
+  struct stat named {};
+  return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+/// Opens `path` empty, for this writer alone. A file system without locks grants it to all.
+int open_alone(const std::string& path) {
+  const int descriptor = open_or_fail(path, O_WRONLY | O_CREAT);
+  const bool locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+  // The one who held the lock before may have renamed the file away in the meantime.
+  const bool alone = (locked || errno != EWOULDBLOCK) && same_file(descriptor, path);
+  if (!alone || ftruncate(descriptor, 0) != 0) {
+    const int error = errno;
+    close(descriptor);
+    if (!alone) throw SnapshotError(path, "another save to this path is at work");
+    errno = error;
+    fail_system(path, "cannot be emptied");
+  }
+  return descriptor;
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+std::uint32_t checksum(const void* data, std::size_t nbytes, std::uint32_t previous) noexcept {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  std::uint32_t sum = ~previous;
+  for (; nbytes >= 8; nbytes -= 8, bytes += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes, sizeof(word));
+    word ^= sum;
+    sum = 0;
+    for (std::size_t k = 0; k < 8; ++k) sum ^= kTables[7 - k][(word >> (8 * k)) & 0xFF];
+  }
+  for (; nbytes > 0; --nbytes, ++bytes) sum = (sum >> 8) ^ kTables[0][(sum ^ *bytes) & 0xFF];
+  return ~sum;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+// -- writing ----------------------------------------------------------------------------------
+
+SnapshotWriter::SnapshotWriter(std::string path)
+    : path_(std::move(path)), partial_path_(path_ + ".partial"), file_(open_alone(partial_path_)) {
+  FileHeader header{kMagic, kVersion, 0};
+  header.checksum = checksum(&header, offsetof(FileHeader, checksum));
+  write(&header, sizeof(header));
+}
+
+SnapshotWriter::~SnapshotWriter() {
+  if (!committed_) unlink(partial_path_.c_str());
+}
+
+void SnapshotWriter::write_section(std::string_view name, const void* data, std::size_t nbytes) {
+  SectionHeader header{};
+  name.copy(header.name.data(), kNameNbytes);
+  header.nbytes_low = static_cast<std::uint32_t>(nbytes);
+  header.nbytes_high = static_cast<std::uint32_t>(std::uint64_t{nbytes} >> 32);
+  header.checksum = checksum(&header, offsetof(SectionHeader, checksum));
+  write(&header, sizeof(header));
+  const auto* bytes = static_cast<const std::byte*>(data);
+  std::uint32_t sum = 0;
+  for (std::size_t done = 0; done < nbytes;) {
+    const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
+    sum = checksum(bytes + done, chunk, sum);
+    write(bytes + done, chunk);
+    done += chunk;
+  }
+  write(&sum, sizeof(sum));
+}
+
+void SnapshotWriter::commit() {
+  write_section(kEndName, nullptr, 0);
+  if (fsync(file_.descriptor()) != 0) fail_system(partial_path_, "cannot be written to the disk");
+  if (rename(partial_path_.c_str(), path_.c_str()) != 0) fail_system(path_, "cannot be replaced");
+  committed_ = true;
+  // So that the new name survives a power cut too. Not every folder can be opened or synced, and
+  // the snapshot is complete by now: no reason to fail.
+  const File folder(open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.descriptor() >= 0) (void)fsync(folder.descriptor());
+}
+
+void SnapshotWriter::write(const void* data, std::size_t nbytes) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  while (nbytes > 0) {
+    const ssize_t written = ::write(file_.descriptor(), bytes, nbytes);
+    if (written < 0 && errno != EINTR) fail_system(partial_path_, "cannot be written");
+    if (written < 0) continue;
+    bytes += written;
+    nbytes -= static_cast<std::size_t>(written);
+  }
+}
+
+// -- reading ----------------------------------------------------------------------------------
+
+SnapshotReader::SnapshotReader(std::string path)
+    : path_(std::move(path)), file_(open_or_fail(path_, O_RDONLY)) {
+  find_sections();
+}
+
+void SnapshotReader::find_sections() {
+  struct stat status {};
+  if (fstat(file_.descriptor(), &status) != 0) fail_system(path_, "cannot be examined");
+  if (!S_ISREG(status.st_mode)) throw SnapshotError(path_, "this is not a regular file");
+  const auto file_nbytes = static_cast<std::uint64_t>(status.st_size);
+  const auto require = [&](std::uint64_t end, const std::string& what) {
+    if (end <= file_nbytes) return;
+    throw SnapshotError(path_, "the file is cut short: " + what + " would end at byte " +
+                                   std::to_string(end) + ", the file has " +
+                                   std::to_string(file_nbytes));
+  };
+
+  FileHeader header{};
+  require(sizeof(header), "its header");
+  read_at(0, &header, sizeof(header));
+  if (header.magic != kMagic) throw SnapshotError(path_, "this is not a snapshot of fastdqn");
+  if (header.checksum != checksum(&header, offsetof(FileHeader, checksum))) {
+    throw SnapshotError(path_, "the header of the file is damaged");
+  }
+  if (header.version != kVersion) {
+    throw SnapshotError(path_, "the snapshot has format version " +
+                                   std::to_string(header.version) + "; expected " +
+                                   std::to_string(kVersion));
+  }
+  std::uint64_t offset = sizeof(header);
+  for (std::size_t count = 0; count < kMaxSections; ++count) {
+    SectionHeader head{};
+    require(offset + sizeof(head), "the header of section " + std::to_string(count));
+    read_at(offset, &head, sizeof(head));
+    offset += sizeof(head);
+    if (head.checksum != checksum(&head, offsetof(SectionHeader, checksum))) {
+      throw SnapshotError(path_, "the header of section " + std::to_string(count) +
+                                     " is damaged");
+    }
+    const std::string name(head.name.data(), strnlen(head.name.data(), kNameNbytes));
+    if (head.nbytes() > file_nbytes) {
+      throw SnapshotError(path_, "section \"" + name + "\" claims " +
+                                     std::to_string(head.nbytes()) + " bytes, the file has " +
+                                     std::to_string(file_nbytes));
+    }
+    require(offset + head.nbytes() + sizeof(std::uint32_t), "section \"" + name + "\"");
+    sections_.push_back({name, offset, static_cast<std::size_t>(head.nbytes())});
+    offset += head.nbytes() + sizeof(std::uint32_t);
+    if (name != kEndName) continue;
+    if (offset != file_nbytes) {
+      throw SnapshotError(path_, "the snapshot ends at byte " + std::to_string(offset) +
+                                     ", the file has " + std::to_string(file_nbytes));
+    }
+    read_section(kEndName, nullptr, 0);
+    return;
+  }
+  throw SnapshotError(path_, "the file has more than " + std::to_string(kMaxSections) +
+                                 " sections");
+}
+
+const SnapshotReader::Section& SnapshotReader::section(std::string_view name) const {
+  const auto found = std::find_if(sections_.begin(), sections_.end(),
+                                  [&](const Section& known) { return known.name == name; });
+  if (found != sections_.end()) return *found;
+  throw SnapshotError(path_, "section \"" + std::string(name) + "\" is missing");
+}
+
+void SnapshotReader::read_section(std::string_view name, void* target, std::size_t nbytes) {
+  const Section& found = section(name);
+  if (found.nbytes != nbytes) {
+    throw SnapshotError(path_, "section \"" + found.name + "\" has " +
+                                   std::to_string(found.nbytes) + " bytes; expected " +
+                                   std::to_string(nbytes));
+  }
+  auto* bytes = static_cast<std::byte*>(target);
+  std::uint32_t sum = 0;
+  for (std::size_t done = 0; done < nbytes;) {
+    const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
+    read_at(found.offset + done, bytes + done, chunk);
+    sum = checksum(bytes + done, chunk, sum);
+    done += chunk;
+  }
+  std::uint32_t stored = 0;
+  read_at(found.offset + nbytes, &stored, sizeof(stored));
+  if (stored != sum) throw SnapshotError(path_, "section \"" + found.name + "\" is damaged");
+}
+
+void SnapshotReader::read_at(std::uint64_t offset, void* target, std::size_t nbytes) {
+  auto* bytes = static_cast<std::byte*>(target);
+  while (nbytes > 0) {
+    const ssize_t got = pread(file_.descriptor(), bytes, nbytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_system(path_, "cannot be read");
+    if (got == 0) throw SnapshotError(path_, "the file shrank while it was read");
+    bytes += got;
+    offset += static_cast<std::uint64_t>(got);
+    nbytes -= static_cast<std::size_t>(got);
+  }
+}
+
+}  // namespace fastdqn

@@ -1,0 +1,102 @@
+#pragma once
+// The on-disk format: named sections, each with its length and a checksum.
+//
+//   file     magic[8]  version u32  checksum u32 of the 12 bytes before  section...  end section
+//   section  name[8]  nbytes u64  checksum u32 of the 16 bytes before  payload  checksum u32 of it
+//
+// Integers are little-endian, names are padded with zeros, checksums are CRC-32C, the end section
+// is named "end" and empty. Nothing in a file is believed before it is checked: lengths against
+// the size of the file, then payloads against their checksums.
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fastdqn {
+
+/// A file that is not a whole snapshot; what() names the file and what is wrong with it.
+class SnapshotError : public std::runtime_error {
+ public:
+  SnapshotError(const std::string& path, const std::string& what)
+      : std::runtime_error(path + ": " + what) {}
+};
+
+/// CRC-32C (Castagnoli) of `data`; `previous` is the checksum of what came before it.
+std::uint32_t checksum(const void* data, std::size_t nbytes, std::uint32_t previous = 0) noexcept;
+
+/// An open file descriptor, closed with its owner.
+class File {
+ public:
+  explicit File(int descriptor) noexcept : descriptor_(descriptor) {}
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int descriptor() const noexcept { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+/// Writes a snapshot beside `path` and puts it in place as a whole: at every moment `path` is what
+/// it was or the complete new snapshot, through a kill and a power cut too. What a kill leaves
+/// behind, `path`.partial, is overwritten by the next attempt.
+///
+/// Throws std::system_error, naming the file, where the system refuses. Not thread-safe.
+class SnapshotWriter {
+ public:
+  /// Throws SnapshotError where another writer is at work on the same path.
+  explicit SnapshotWriter(std::string path);
+  ~SnapshotWriter();
+  SnapshotWriter(const SnapshotWriter&) = delete;
+  SnapshotWriter& operator=(const SnapshotWriter&) = delete;
+
+  /// `name` has at most 8 characters.
+  void write_section(std::string_view name, const void* data, std::size_t nbytes);
+
+  /// Ends the snapshot and puts it in place. Without it, nothing is left of the attempt.
+  void commit();
+
+ private:
+  void write(const void* data, std::size_t nbytes);
+
+  std::string path_;
+  std::string partial_path_;
+  File file_;
+  bool committed_ = false;
+};
+
+/// Reads a snapshot. All lengths are checked when it is opened, each payload as it is read.
+///
+/// Throws SnapshotError where the file is damaged, std::system_error where the system refuses.
+/// Not thread-safe.
+class SnapshotReader {
+ public:
+  explicit SnapshotReader(std::string path);
+
+  const std::string& path() const noexcept { return path_; }
+
+  std::size_t section_nbytes(std::string_view name) const { return section(name).nbytes; }
+
+  /// Fills `target` with a section that must have exactly `nbytes`.
+  void read_section(std::string_view name, void* target, std::size_t nbytes);
+
+ private:
+  struct Section {
+    std::string name;
+    std::uint64_t offset;  // of the payload
+    std::size_t nbytes;
+  };
+
+  const Section& section(std::string_view name) const;
+  void find_sections();
+  void read_at(std::uint64_t offset, void* target, std::size_t nbytes);
+
+  std::string path_;
+  File file_;
+  std::vector<Section> sections_;
+};
+
+}  // namespace fastdqn

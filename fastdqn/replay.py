@@ -1,0 +1,10 @@
+"""The replay memory and its batches, as the C++ core publishes them.
+
+Nothing is computed here: this module only gives the two classes their place in the package.
+"""
+
+from __future__ import annotations
+
+from fastdqn._core import Batch, ReplayMemory
+
+__all__ = ["Batch", "ReplayMemory"]
