@@ -153,6 +153,9 @@ class OracleReplay:
                 raise ValueError("one value for each environment")
         if any(not -(2**31) <= int(action) < 2**31 for action in actions):
             raise ValueError("actions fit 32 bits")
+        largest = float(np.finfo(np.float32).max)
+        if any(not abs(float(reward)) <= largest for reward in rewards):
+            raise ValueError("rewards are finite as float32")
         for env in envs:
             if not self.episodes[env] or not self.episodes[env][-1].open:
                 raise ValueError("no episode is open")

@@ -288,6 +288,18 @@ def test_a_lost_life_resets_nothing(life_loss: Any) -> None:
         assert learned == (-5.0 if life_loss == "penalty" else 0.0)
 
 
+def test_a_reset_plays_up_to_noop_max_no_ops() -> None:
+    """0 to that many frames, the last included; all of them after reset_game, none before."""
+    env = AtariEnv("breakout", noop_max=5, seed=0)
+    counts = []
+    for _ in range(150):
+        _, info = env.reset()
+        assert env.ale.getEpisodeFrameNumber() == info["episode_frames"]
+        counts.append(info["episode_frames"])
+    assert set(counts) == {0, 1, 2, 3, 4, 5}
+    assert max(counts.count(n) for n in range(6)) < 50  # 25 expected each
+
+
 # -- Several environments --------------------------------------------------------------------------
 
 
