@@ -24,16 +24,17 @@ __all__ = ["FrameRing", "PlainLearner", "PlainTrainer", "make_env", "nature_cnn"
 STACK = 4
 FRAME_SHAPE = (84, 84)
 Frames = npt.NDArray[np.uint8]
+# States, actions, rewards, discounts, next states.
 Batch = tuple[
     Frames, npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32], Frames
 ]
 
 
 class FrameRing:
-    """The last `capacity` frames of one environment, from which stacks are built when they are read.
+    """The last `capacity` frames of one environment; stacks are built when they are read.
 
-    `age[i]` is the number of frames between slot i and its episode's first frame, `acted[i]` whether
-    an action was taken there. The slots behind an episode's end hold the next episode.
+    `age[i]` is the number of frames between slot i and its episode's first frame, `acted[i]` says
+    whether an action was taken there.
     """
 
     def __init__(self, capacity: int, *, discount: float = 0.99, seed: int = 0) -> None:
@@ -71,13 +72,15 @@ class FrameRing:
 
     def stack(self) -> Frames:
         """[4, 84, 84]: what the policy must see now."""
-        return self._windows(np.array([self.newest]), np.arange(1 - STACK, 1))[0]
+        stack: Frames = self._windows(np.array([self.newest]), np.arange(1 - STACK, 1))[0]
+        return stack
 
     def valid(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which slots' transitions can be drawn: acted in, and no frame of the stack evicted."""
         oldest = (self.newest + 1 - self.stored) % self.capacity
         older = (indices - oldest) % self.capacity  # stored frames before each
-        return self.acted[indices] & (older >= np.minimum(self.age[indices], STACK - 1))
+        complete = older >= np.minimum(self.age[indices], STACK - 1)
+        return np.asarray(self.acted[indices] & complete)
 
     def sample(self, size: int) -> Batch:
         """`size` transitions, uniform over those that can be drawn; hangs where there are none."""
@@ -96,7 +99,7 @@ class FrameRing:
 
     def _windows(self, indices: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Frames:
         """The frames at `offsets` from each index, zero where they precede the episode."""
-        windows = self.frames[(indices[:, None] + offsets) % self.capacity]
+        windows: Frames = self.frames[(indices[:, None] + offsets) % self.capacity]
         absent = offsets < -self.age[indices][:, None]
         if absent.any():
             windows[absent] = 0

@@ -1,7 +1,8 @@
 """Frames per second of emulation with preprocessing, on one core.
 
 Every contender plays the same games: Breakout, one table of random actions, 4 frames a step, no
-sticky actions, no no-ops at a reset, no frame stacking. An ended game is reset inside the same turn.
+sticky actions, no no-ops at a reset, no frame stacking. An ended game is reset in
+the same turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from baseline import make_env
-from harness import Contender, Effort, Row, agree
+from harness import OURS, Contender, Effort, Row, agree
 
 from fastdqn.envs.atari import AtariOptions
 from fastdqn.envs.vector import AtariVector
@@ -33,7 +34,7 @@ def emulation(effort: Effort) -> Iterator[Row]:
     for count in (1, 4):
         check_emulation(count)
         title = f"Emulation with preprocessing, {count} environment{'s' * (count > 1)}, one core"
-        row = Row("emulation", title, "frames/s", OURS)
+        row = Row("emulation", title, "frames/s")
         actions = np.random.default_rng(0).integers(4, size=(4096, count))
         with harness.one_core(core):  # ALE's thread inherits the core that it is started on
             pinned = [
@@ -46,8 +47,8 @@ def emulation(effort: Effort) -> Iterator[Row]:
         contenders = [*pinned, Contender(loose, play(ale_step(count), actions))]
         harness.measure(row, contenders, seconds=effort.seconds)
         row.notes.append(
-            "all play the same games: Breakout, the same random actions, skip 4, no sticky actions, "
-            "no no-ops; frames are emulator frames played, resets not counted"
+            "all play the same games: Breakout, the same random actions, skip 4, no sticky "
+            "actions, no no-ops; frames are emulator frames played, resets not counted"
         )
         row.require_ratio("ALE's vector environment", 1.15)
         row.require_ratio(loose, 1.15)

@@ -34,6 +34,7 @@ from rich.markup import escape
 from rich.table import Table
 
 __all__ = [
+    "OURS",
     "Contender",
     "Effort",
     "Requirement",
@@ -52,6 +53,9 @@ __all__ = [
     "spread",
     "write_json",
 ]
+
+
+OURS = "fastdqn"
 
 
 class WrongAnswer(AssertionError):
@@ -135,12 +139,11 @@ Unit = Literal["frames/s", "steps/s", "µs", "ms"]
 
 @dataclass
 class Row:
-    """One question: how fast does `subject` do this work, and how fast do the others?"""
+    """One question: how fast does fastdqn do this work, and how fast do the others?"""
 
     key: str
     title: str
     unit: Unit
-    subject: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """For each contender, the seconds per unit of work of every turn."""
     notes: list[str] = field(default_factory=list)
@@ -160,22 +163,22 @@ class Row:
         return [self.figure(seconds) for seconds in self.seconds.get(name, [])]
 
     def ratios(self, name: str) -> list[float]:
-        """The subject's figure over another's, turn by turn."""
+        """Our figure over another's, turn by turn."""
         return self._pairwise(operator.truediv, name)
 
     def differences(self, name: str) -> list[float]:
-        """The subject's figure less another's, turn by turn."""
+        """Our figure less another's, turn by turn."""
         return self._pairwise(operator.sub, name)
 
     def _pairwise(self, combine: Callable[[float, float], float], name: str) -> list[float]:
         theirs = self.figures(name)
         if not theirs:
             return []
-        pairs = zip(self.figures(self.subject), theirs, strict=True)
+        pairs = zip(self.figures(OURS), theirs, strict=True)
         return [combine(ours, other) for ours, other in pairs]
 
     def require_ratio(self, name: str, bound: float) -> None:
-        """The subject's figure must be `bound` times the other's: at least (rates) or at most."""
+        """Our figure must be `bound` times the other's: at least (rates) or at most."""
         word = "at least" if self.is_rate else "at most"
         self.requirements.append(
             Requirement(
@@ -339,7 +342,7 @@ def print_machine(console: Console, about: Mapping[str, Any]) -> None:
 
 
 def print_row(console: Console, row: Row) -> None:
-    """One table: every contender's figure, and the subject's against it."""
+    """One table: every contender's figure, and ours against it."""
     console.print(f"\n[bold]{escape(row.title)}[/bold]", highlight=False)
     if row.seconds:
         better = "more is faster" if row.is_rate else "less is faster"
@@ -347,11 +350,11 @@ def print_row(console: Console, row: Row) -> None:
         table.add_column("")
         table.add_column(f"{row.unit} ({better})", justify="right")
         table.add_column("quartiles", justify="right")
-        table.add_column(f"{row.subject} / this", justify="right")
+        table.add_column(f"{OURS} / this", justify="right")
         table.add_column("quartiles", justify="right")
         for name in row.seconds:
             figure, ratio = spread(row.figures(name)), spread(row.ratios(name))
-            ours = name == row.subject
+            ours = name == OURS
             table.add_row(
                 escape(name),
                 _number(figure.median),
@@ -361,7 +364,7 @@ def print_row(console: Console, row: Row) -> None:
                 style="bold" if ours else None,
             )
         console.print(table)
-        console.print(f"  {len(row.seconds[row.subject])} turns each", highlight=False)
+        console.print(f"  {len(row.seconds[OURS])} turns each", highlight=False)
     for note in row.notes:
         console.print(f"  {note}", highlight=False, markup=False)
 
@@ -415,7 +418,6 @@ def _as_json(row: Row) -> dict[str, Any]:
         "key": row.key,
         "title": row.title,
         "unit": row.unit,
-        "subject": row.subject,
         "medians": {name: statistics.median(row.figures(name)) for name in row.seconds},
         "seconds": row.seconds,
         "notes": row.notes,

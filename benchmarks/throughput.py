@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--million",
         action="store_true",
-        help="also sample from 1,000,000 frames, which takes 15 GB",
+        help="also sample from 1,000,000 frames: 15 GB",
     )
     add("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
         help=f"only these rows, of {', '.join(ROWS)}")  # fmt: skip
