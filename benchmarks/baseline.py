@@ -145,12 +145,13 @@ class PlainLearner:
         values = self.online(states).gather(1, actions[:, None]).squeeze(1)
         return F.smooth_l1_loss(values, target)
 
-    def update(self, batch: Batch) -> None:
-        """One gradient step."""
+    def update(self, batch: Batch) -> Tensor:
+        """One gradient step; returns the loss before it."""
         loss = self.loss(batch)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+        return loss.detach()
 
 
 def make_env(game: str, *, noop_max: int = 30) -> gymnasium.Env[Any, Any]:
@@ -176,12 +177,13 @@ class PlainTrainer:
         batch_size: int = 32,
         train_period_steps: int = 4,
         target_period_steps: int = 2_000,
+        learning_rate: float = 1e-4,
         seed: int = 0,
     ) -> None:
         self.env = make_env(game)
         self.num_actions = int(self.env.action_space.n)  # type: ignore[attr-defined]
         self.ring = FrameRing(capacity, seed=seed)
-        self.learner = PlainLearner(self.num_actions)
+        self.learner = PlainLearner(self.num_actions, learning_rate=learning_rate)
         self.epsilon = epsilon
         self.learning_starts_steps = learning_starts_steps
         self.batch_size = batch_size

@@ -22,7 +22,7 @@ from harness import OURS, Contender, Effort, Row, agree
 from fastdqn.envs.atari import AtariOptions
 from fastdqn.envs.vector import AtariVector
 
-__all__ = ["emulation"]
+__all__ = ["bare_step", "emulation"]
 
 GAME = "breakout"
 FRAME_SKIP = 4
@@ -59,11 +59,11 @@ Step = Callable[[npt.NDArray[np.int64]], object]
 
 
 def play(step: Step, actions: npt.NDArray[np.int64]) -> Callable[[], float]:
-    """A turn of 250 steps in every environment; later turns go on where the last one ended."""
+    """A turn of 100 steps in every environment; later turns go on where the last one ended."""
     state = {"next": 0}
 
     def run() -> float:
-        start, stop = state["next"], state["next"] + 250
+        start, stop = state["next"], state["next"] + 100
         for number in range(start, stop):
             step(actions[number % len(actions)])
         state["next"] = stop
