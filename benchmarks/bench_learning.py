@@ -19,11 +19,11 @@ import torch
 from baseline import Batch, PlainLearner, PlainTrainer
 from bench_emulation import bare_step
 from harness import OURS, Contender, Effort, Row, agree
+from torch import Tensor
 
 from fastdqn.config import Config
-from fastdqn.learner import Learner, Transitions
-from fastdqn.networks import build_network
-from fastdqn.trainer import train
+from fastdqn.learner import Learner
+from fastdqn.trainer import Trainer, train
 
 __all__ = ["training", "update"]
 
@@ -60,9 +60,9 @@ def update(effort: Effort) -> Iterator[Row]:
     row = Row("update", f"One double-DQN update of {BATCH} transitions, float32", "ms")
     plain, batches = PlainLearner(NUM_ACTIONS), random_batches(16)
     ours = make_learner()
-    theirs, mine = cycle(batches), cycle([as_transitions(batch) for batch in batches])
+    theirs, mine = cycle(batches), cycle([as_staged(batch) for batch in batches])
     contenders = [
-        Contender(OURS, harness.repeat(lambda: ours.update(next(mine)), 5)),
+        Contender(OURS, harness.repeat(lambda: ours.update(*next(mine)), 5)),
         Contender("plain PyTorch", harness.repeat(lambda: plain.update(next(theirs)), 5)),
         Contender(f"limit: {library} products", lambda: products() / UPDATE_FLOP),
     ]
@@ -92,10 +92,10 @@ def random_batches(count: int) -> list[Batch]:
     return [batch() for _ in range(count)]
 
 
-def as_transitions(batch: Batch) -> Transitions:
+def as_staged(batch: Batch) -> tuple[Tensor, ...]:
     """The same batch as the trainer's staging lays it out: stacks channels-last."""
     states, actions, rewards, discounts, next_states = map(torch.from_numpy, batch)
-    return Transitions(
+    return (
         states.contiguous(memory_format=torch.channels_last),
         actions,
         rewards,
@@ -105,10 +105,8 @@ def as_transitions(batch: Batch) -> Transitions:
 
 
 def make_learner() -> Learner:
-    """Ours, with the plain learner's settings."""
-    config = Config(game="Breakout", learning_rate=LEARNING_RATE, optimizer_epsilon=1.5e-4)
-    network = build_network(config, (84, 84), NUM_ACTIONS)
-    return Learner(network, NUM_ACTIONS, config, torch.device("cpu"))
+    """Ours, as a trainer with the plain learner's settings makes it."""
+    return Trainer(our_config(1_000)).learner
 
 
 def check_update() -> None:
@@ -122,15 +120,15 @@ def check_update() -> None:
     batches = random_batches(3)
     states = batches[0][0]
 
-    def values() -> tuple[torch.Tensor, torch.Tensor]:
+    def values() -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            mine = ours.online(as_transitions(batches[0]).states)
+            mine = ours.online(as_staged(batches[0])[0])
             return mine, plain.online(torch.from_numpy(states).float() / 255)
 
     before, theirs_before = values()
     agree("update: values", torch.allclose(before, theirs_before, rtol=1e-4, atol=1e-5))
     for batch in batches:
-        loss = float(ours.update(as_transitions(batch)).loss)
+        loss = float(ours.update(*as_staged(batch)).loss)
         expected = float(plain.update(batch))
         agree(f"update: loss {loss} against {expected}", abs(loss - expected) <= 1e-3 * expected)
     after, theirs_after = values()
@@ -198,7 +196,13 @@ def until_learning(turn: Callable[[], int], steps: int) -> Callable[[], float]:
 
 def our_training(steps: int) -> Callable[[], float]:
     """The package's own training loop, from one report to the next."""
-    config = Config(
+    reports = train(our_config(steps))
+    return until_learning(lambda: next(reports).updates, steps)
+
+
+def our_config(report_steps: int) -> Config:
+    """The settings that all contenders share, with a report at every `report_steps`."""
+    return Config(
         game="Breakout",
         replay_capacity=CAPACITY,
         learning_starts_steps=LEARNING_STARTS_STEPS,
@@ -206,15 +210,14 @@ def our_training(steps: int) -> Callable[[], float]:
         target_period_steps=TARGET_PERIOD_STEPS,
         batch_size=BATCH,
         learning_rate=LEARNING_RATE,
+        optimizer_epsilon=1.5e-4,
         epsilon_start=EPSILON,
         epsilon_end=EPSILON,
-        log_period_steps=steps,
+        log_period_steps=report_steps,
         save_period_steps=10**9,
         device="cpu",
         out=None,
     )
-    reports = train(config)
-    return until_learning(lambda: next(reports).updates, steps)
 
 
 def plain_training(steps: int) -> Callable[[], float]:
