@@ -37,7 +37,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Row]]] = {
 FULL = Effort(
     seconds=20.0, training_seconds=300.0, training_turn_steps=200, capacities=(10_000, 100_000)
 )
-QUICK = Effort(seconds=3.0, training_seconds=25.0, training_turn_steps=40, capacities=(10_000,))
+QUICK = Effort(seconds=3.0, training_seconds=25.0, training_turn_steps=40, capacities=(100_000,))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 harness.print_row(console, row)
                 rows.append(row)
         except WrongAnswer as error:
-            wrong.append(f"{key}: not timed, its answer is wrong: {error}")
+            wrong.append(f"not timed, as the answer is wrong: {error}")
             console.print(f"\n[red]{wrong[-1]}[/red]", highlight=False)
     harness.print_requirements(console, rows)
     for line in wrong:
