@@ -2,15 +2,21 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t
+from libcpp cimport bool
 
 
 cdef extern from "fastdqn/preprocess.hpp" namespace "fastdqn" nogil:
+    cdef cppclass GreyScreens:
+        GreyScreens(size_t size) except +
+        bool update(int slot, const uint8_t* numbers) noexcept
+        bool learn(const uint8_t* numbers, const uint8_t* greys) noexcept
+        const uint8_t* pixels(int slot) noexcept
+
     cdef cppclass ResizeShape:
         size_t source_height, source_width, height, width
 
     cdef cppclass AreaResize:
         AreaResize(const ResizeShape&) except +
-        void apply(const uint8_t* source, uint8_t* out) noexcept
         void apply_max(const uint8_t* a, const uint8_t* b, uint8_t* out) noexcept
 
 

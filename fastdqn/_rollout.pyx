@@ -32,7 +32,7 @@ from cython.operator cimport dereference
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.memory cimport unique_ptr
 
-from fastdqn._kernels cimport AreaResize, ResizeShape, RewardClip, clip_reward
+from fastdqn._kernels cimport AreaResize, GreyScreens, ResizeShape, RewardClip, clip_reward
 
 import numpy as np
 
@@ -51,14 +51,16 @@ cdef _choice(str name, value, choices):
 cdef class AtariStepper:
     """Steps one emulator and writes preprocessed frames into the caller's buffers."""
 
-    cdef object act, game_over, get_lives, reset_game, get_screen
-    cdef tuple actions
-    cdef object noop_action, fire_action
-    cdef object screen_objects
-    cdef uint8_t[:, :, ::1] screens
+    # The emulator's methods, bound once.
+    cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys
+    cdef object actions, noop_action, fire_action
+    # The screen in both forms, as the emulator gives it.
+    cdef object numbers_array, greys_array
+    cdef uint8_t[:, ::1] numbers, greys
+    cdef unique_ptr[GreyScreens] screens
     cdef unique_ptr[AreaResize] resize
     cdef Py_ssize_t height, width
-    cdef int frame_skip, latest
+    cdef int frame_skip
     cdef int64_t max_episode_frames
     cdef bint lost_life_is_terminal, clip_frames, fire_pending, ended
     cdef double penalty
@@ -79,25 +81,27 @@ cdef class AtariStepper:
         shape.source_height, shape.source_width = screen_shape
         shape.height, shape.width = frame_shape
         self.resize.reset(new AreaResize(shape))
+        self.screens.reset(new GreyScreens(shape.source_height * shape.source_width))
         self.height, self.width = frame_shape
+        self.numbers_array = np.zeros(screen_shape, dtype=np.uint8)
+        self.greys_array = np.zeros(screen_shape, dtype=np.uint8)
+        self.numbers, self.greys = self.numbers_array, self.greys_array
         self.act = emulator.act
         self.game_over = emulator.game_over
         self.get_lives = emulator.lives
         self.reset_game = emulator.reset_game
-        self.get_screen = emulator.getScreenGrayscale
+        self.get_numbers = emulator.getScreen
+        self.get_greys = emulator.getScreenGrayscale
         self.actions = tuple(actions)
         self.noop_action = noop_action
         self.fire_action = fire_action
-        screens = np.zeros((2, *screen_shape), dtype=np.uint8)
-        self.screens = screens
-        self.screen_objects = (screens[0], screens[1])
         self.frame_skip = frame_skip
         self.max_episode_frames = max_episode_frames
         _choice("life_loss", life_loss, ("ignore", "terminal", "penalty"))
         self.lost_life_is_terminal = life_loss == "terminal"
         self.penalty = life_loss_penalty if life_loss == "penalty" else 0.0
-        self.reward_clip = <RewardClip><int>REWARD_CLIPS[_choice("reward_clip", reward_clip,
-                                                                 tuple(REWARD_CLIPS))]
+        self.reward_clip = <RewardClip><int>REWARD_CLIPS[
+            _choice("reward_clip", reward_clip, tuple(REWARD_CLIPS))]
         self.clip_frames = _choice("reward_clip_at", reward_clip_at, ("step", "frame")) == "frame"
         self.ended = True
 
@@ -107,22 +111,17 @@ cdef class AtariStepper:
         `noops`: frames of `noop_action` that are played before it.
         """
         self._check(out)
-        self.reset_game()
-        self.episode_frames = 0
-        self.fire_pending = False
-        if self._play(self.noop_action, noops) or (
-                self.fire_action is not None and self._play(self.fire_action, self.frame_skip)):
-            self.reset_game()
+        self.ended = True
+        if not self._begin(noops) and not self._begin(0):
+            self.reset_game()  # FIRE alone ends this game
             self.episode_frames = 0
-            if self.fire_action is not None and self._play(self.fire_action, self.frame_skip):
-                self.reset_game()
-                self.episode_frames = 0
         self.lives = self.get_lives()
-        self.get_screen(self.screen_objects[0])
-        dereference(self.resize).apply(&self.screens[0, 0, 0], &out[0, 0])
+        self._see(0)
+        self._write(0, 0, out)
         self.reward = self.learning_reward = 0.0
         self.frames_used = 0
-        self.terminated = self.truncated = self.life_lost = self.ended = False
+        self.terminated = self.truncated = self.life_lost = False
+        self.fire_pending = self.ended = False
 
     def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
         """Plays `actions[action]` for one step and writes the frame reached to `out`.
@@ -130,6 +129,12 @@ cdef class AtariStepper:
         What happened is read from the attributes: `reward` (raw), `learning_reward`,
         `frames_used`, `terminated`, `truncated`, `life_lost`, `lives`, `episode_frames`.
         """
+        cdef double reward
+        cdef double raw = 0.0
+        cdef double learned = 0.0
+        cdef int frames = 0
+        cdef int lost = 0
+        cdef int lives
         self._check(out)
         if self.ended:
             raise RuntimeError("the episode has ended: reset before the next step")
@@ -138,14 +143,10 @@ cdef class AtariStepper:
         played = self.actions[action]
         if self.fire_pending:
             played = self.fire_action
-            self.fire_pending = False
-        cdef double raw = 0.0, reward, learned = 0.0
-        cdef int frames = 0, lost = 0, lives
-        cdef int latest = 0
-        self.truncated = False
         while True:
             reward = self.act(played)
             frames += 1
+            self.episode_frames += 1
             raw += reward
             if self.clip_frames:
                 learned += clip_reward(self.reward_clip, reward)
@@ -153,13 +154,14 @@ cdef class AtariStepper:
             if lives < self.lives:
                 lost += self.lives - lives
             self.lives = lives
+            # Any frame may turn out to be the last but one, so each is seen while it is shown.
+            self._see(frames % 2)
             self.terminated = self.game_over()
-            latest = 1 - latest
-            self.get_screen(self.screen_objects[latest])
-            self.truncated = self.episode_frames + frames >= self.max_episode_frames
-            if self.terminated or self.truncated or frames == self.frame_skip:
+            self.truncated = self.episode_frames >= self.max_episode_frames
+            self.ended = self.terminated or self.truncated
+            if self.ended or frames == self.frame_skip:
                 break
-        self.episode_frames += frames
+        self._write(frames % 2, frames % 2 if frames == 1 else 1 - frames % 2, out)
         self.frames_used = frames
         self.reward = raw
         if not self.clip_frames:
@@ -167,24 +169,37 @@ cdef class AtariStepper:
         self.learning_reward = <float>(learned + self.penalty * lost)
         self.life_lost = lost > 0 and self.lost_life_is_terminal
         self.fire_pending = lost > 0 and self.fire_action is not None
-        self.ended = self.terminated or self.truncated
-        if frames == 1:
-            dereference(self.resize).apply(&self.screens[latest, 0, 0], &out[0, 0])
-        else:
-            dereference(self.resize).apply_max(
-                &self.screens[0, 0, 0], &self.screens[1, 0, 0], &out[0, 0])
+
+    cdef bint _begin(self, int noops) except -1:
+        """Starts a game with no-ops and FIRE; False where it ended during them."""
+        self.reset_game()
+        self.episode_frames = 0
+        return self._play(self.noop_action, noops) and (
+            self.fire_action is None or self._play(self.fire_action, self.frame_skip))
 
     cdef bint _play(self, action, int frames) except -1:
-        """Plays `action` while a frame is left below the limit; whether the game ended."""
-        cdef int i
-        for i in range(frames):
-            if self.episode_frames + 1 >= self.max_episode_frames:
-                break
+        """Plays `action` while a frame is left below the limit; False where the game ended."""
+        while frames > 0 and self.episode_frames + 1 < self.max_episode_frames:
             self.act(action)
             self.episode_frames += 1
+            frames -= 1
             if self.game_over():
-                return True
-        return False
+                return False
+        return True
+
+    cdef int _see(self, int slot) except -1:
+        """Takes the emulator's screen into `slot`."""
+        self.get_numbers(self.numbers_array)
+        if not dereference(self.screens).update(slot, &self.numbers[0, 0]):
+            self.get_greys(self.greys_array)
+            if not dereference(self.screens).learn(&self.numbers[0, 0], &self.greys[0, 0]):
+                raise ValueError("the emulator gives one palette number more than one grey")
+            dereference(self.screens).update(slot, &self.numbers[0, 0])
+        return 0
+
+    cdef void _write(self, int a, int b, uint8_t[:, ::1] out) noexcept:
+        dereference(self.resize).apply_max(
+            dereference(self.screens).pixels(a), dereference(self.screens).pixels(b), &out[0, 0])
 
     cdef int _check(self, uint8_t[:, ::1] out) except -1:
         if out.shape[0] != self.height or out.shape[1] != self.width:
