@@ -1,30 +1,30 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: auto_pickle=False, autotestdict=False
-# distutils: language = c++
 """The per-frame loop: one emulator, one step, one preprocessed frame.
 
 The emulator is handed in. Any object will do that has these methods of ale_py's ALEInterface:
 
-    act(action) -> reward       runs one frame; `action` is an element of `actions`, passed through
+    act(action) -> reward       runs one frame; `action` is what `actions` holds, passed through
     game_over() -> bool         asked after every frame
-    lives() -> int              asked after every frame; 0 where a game has no lives
+    lives() -> int              asked after every frame of a step; 0 in games without lives
     reset_game()                starts a new game
-    getScreenGrayscale(buffer)  writes the grey screen into a uint8 array of `screen_shape`
-    getScreen(buffer)           writes the same screen as palette numbers; two pixels of one
-                                number have the same grey
+    getScreen(buffer)           writes the screen's palette numbers into a uint8 array of
+                                `screen_shape`
+    getScreenGrayscale(buffer)  the same screen in grey, asked only where a palette number is new;
+                                pixels of the same number must have the same grey, always
 
-Rules (one step):
+Rules of a step:
 - `action` is repeated `frame_skip` times; the step stops early where the game ends or the frame
   limit is reached. `act` is never called after the end of a game.
-- The frame written is the pixel-wise maximum of the step's last two screens (of its only screen
-  where it ran one frame), area-averaged. A reset writes its last screen alone.
-- `truncated` counts emulator frames since `reset_game`, those of no-ops and FIRE included.
-- `life_lost`: a life was lost in this step and `life_loss` is "terminal". In mode "penalty"
-  `life_loss_penalty` is added to the learning reward for every life lost, after clipping.
+- The frame written is the pixel-wise maximum of the step's last two screens (its only screen where
+  it ran one frame), area-averaged. A reset writes its last screen alone.
+- `truncated`: emulator frames since `reset_game`, no-ops and FIRE included, reached the limit.
+- `life_lost`: a life was lost and `life_loss` is "terminal". With "penalty", `life_loss_penalty` is
+  added to the learning reward once for every lost life, after clipping.
 - With `fire_action`, a reset plays it for `frame_skip` frames after the no-ops, and the first step
-  after a life loss plays it in place of the given action (in every mode of `life_loss`).
+  after a life loss plays it in place of the given action, in every mode of `life_loss`.
 - A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
-  ends during them it is reset again, without further no-ops.
+  ends during them, another is started without no-ops.
 """
 
 cimport cython
@@ -49,27 +49,28 @@ cdef _choice(str name, value, choices):
 
 @cython.final
 cdef class AtariStepper:
-    """Steps one emulator and writes preprocessed frames into the caller's buffers."""
+    """Steps one emulator and writes preprocessed frames into the caller's buffers.
 
-    # The emulator's methods, bound once.
-    cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys
-    cdef object actions, noop_action, fire_action
-    # The screen in both forms, as the emulator gives it.
-    cdef object numbers_array, greys_array
-    cdef uint8_t[:, ::1] numbers, greys
-    cdef unique_ptr[GreyScreens] screens
-    cdef unique_ptr[AreaResize] resize
-    cdef Py_ssize_t height, width
-    cdef int frame_skip
-    cdef int64_t max_episode_frames
-    cdef bint lost_life_is_terminal, clip_frames, fire_pending, ended
-    cdef double penalty
-    cdef RewardClip reward_clip
+    What the last step did is read from the attributes; `reward` is raw.
+    """
+
     cdef readonly double reward
     cdef readonly float learning_reward
     cdef readonly int frames_used, lives
     cdef readonly int64_t episode_frames
     cdef readonly bint terminated, truncated, life_lost
+
+    cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys  # bound once
+    cdef object actions, noop_action, fire_action, numbers_array, greys_array
+    cdef uint8_t[:, ::1] numbers, greys  # views of the two arrays
+    cdef unique_ptr[GreyScreens] screens
+    cdef unique_ptr[AreaResize] resize
+    cdef Py_ssize_t height, width
+    cdef int frame_skip
+    cdef int64_t max_episode_frames
+    cdef double penalty
+    cdef RewardClip reward_clip
+    cdef bint clip_frames, lost_life_is_terminal, fire_pending, ended
 
     def __init__(self, emulator, actions, *, screen_shape, frame_shape=(84, 84), noop_action=0,
                  fire_action=None, frame_skip=4, life_loss="terminal", life_loss_penalty=-1.0,
@@ -79,13 +80,11 @@ cdef class AtariStepper:
                              f"{frame_skip} and {max_episode_frames}")
         cdef ResizeShape shape
         shape.source_height, shape.source_width = screen_shape
-        shape.height, shape.width = frame_shape
+        shape.height, shape.width = self.height, self.width = frame_shape
         self.resize.reset(new AreaResize(shape))
         self.screens.reset(new GreyScreens(shape.source_height * shape.source_width))
-        self.height, self.width = frame_shape
-        self.numbers_array = np.zeros(screen_shape, dtype=np.uint8)
-        self.greys_array = np.zeros(screen_shape, dtype=np.uint8)
-        self.numbers, self.greys = self.numbers_array, self.greys_array
+        self.numbers = self.numbers_array = np.zeros(screen_shape, dtype=np.uint8)
+        self.greys = self.greys_array = np.zeros(screen_shape, dtype=np.uint8)
         self.act = emulator.act
         self.game_over = emulator.game_over
         self.get_lives = emulator.lives
@@ -93,12 +92,10 @@ cdef class AtariStepper:
         self.get_numbers = emulator.getScreen
         self.get_greys = emulator.getScreenGrayscale
         self.actions = tuple(actions)
-        self.noop_action = noop_action
-        self.fire_action = fire_action
-        self.frame_skip = frame_skip
-        self.max_episode_frames = max_episode_frames
-        _choice("life_loss", life_loss, ("ignore", "terminal", "penalty"))
+        self.noop_action, self.fire_action = noop_action, fire_action
+        self.frame_skip, self.max_episode_frames = frame_skip, max_episode_frames
         self.lost_life_is_terminal = life_loss == "terminal"
+        _choice("life_loss", life_loss, ("terminal", "ignore", "penalty"))
         self.penalty = life_loss_penalty if life_loss == "penalty" else 0.0
         self.reward_clip = <RewardClip><int>REWARD_CLIPS[
             _choice("reward_clip", reward_clip, tuple(REWARD_CLIPS))]
@@ -106,32 +103,26 @@ cdef class AtariStepper:
         self.ended = True
 
     def reset(self, uint8_t[:, ::1] out, int noops=0):
-        """Starts a new game and writes its first frame to `out` [*frame_shape].
-
-        `noops`: frames of `noop_action` that are played before it.
-        """
+        """Starts a new game with `noops` frames of `noop_action`; writes the frame reached to `out`."""
         self._check(out)
         self.ended = True
         if not self._begin(noops) and not self._begin(0):
-            self.reset_game()  # FIRE alone ends this game
-            self.episode_frames = 0
+            self._start()  # FIRE alone ends this game
         self.lives = self.get_lives()
         self._see(0)
         self._write(0, 0, out)
         self.reward = self.learning_reward = 0.0
         self.frames_used = 0
-        self.terminated = self.truncated = self.life_lost = False
-        self.fire_pending = self.ended = False
+        self.terminated = self.truncated = self.life_lost = self.fire_pending = self.ended = False
 
     def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
         """Plays `actions[action]` for one step and writes the frame reached to `out`.
 
-        What happened is read from the attributes: `reward` (raw), `learning_reward`,
-        `frames_used`, `terminated`, `truncated`, `life_lost`, `lives`, `episode_frames`.
+        Raises IndexError for an action out of range, RuntimeError where the episode has ended.
         """
-        cdef double reward
-        cdef double raw = 0.0
-        cdef double learned = 0.0
+        cdef double frame_reward
+        cdef double reward = 0.0
+        cdef double learning_reward = 0.0
         cdef int frames = 0
         cdef int lost = 0
         cdef int lives
@@ -140,40 +131,39 @@ cdef class AtariStepper:
             raise RuntimeError("the episode has ended: reset before the next step")
         if not 0 <= action < len(self.actions):
             raise IndexError(f"action must be in [0, {len(self.actions)}), got {action}")
-        played = self.actions[action]
-        if self.fire_pending:
-            played = self.fire_action
-        while True:
-            reward = self.act(played)
+        played = self.fire_action if self.fire_pending else self.actions[action]
+        while not self.ended and frames < self.frame_skip:
+            frame_reward = self.act(played)
             frames += 1
             self.episode_frames += 1
-            raw += reward
+            reward += frame_reward
             if self.clip_frames:
-                learned += clip_reward(self.reward_clip, reward)
+                learning_reward += clip_reward(self.reward_clip, frame_reward)
             lives = self.get_lives()
-            if lives < self.lives:
-                lost += self.lives - lives
+            lost += max(self.lives - lives, 0)
             self.lives = lives
-            # Any frame may turn out to be the last but one, so each is seen while it is shown.
+            # Any frame may turn out to be the last but one, so each is seen while it is there.
             self._see(frames % 2)
             self.terminated = self.game_over()
             self.truncated = self.episode_frames >= self.max_episode_frames
             self.ended = self.terminated or self.truncated
-            if self.ended or frames == self.frame_skip:
-                break
-        self._write(frames % 2, frames % 2 if frames == 1 else 1 - frames % 2, out)
-        self.frames_used = frames
-        self.reward = raw
         if not self.clip_frames:
-            learned = clip_reward(self.reward_clip, raw)
-        self.learning_reward = <float>(learned + self.penalty * lost)
+            learning_reward = clip_reward(self.reward_clip, reward)
+        self._write(frames % 2, 1 if frames == 1 else 1 - frames % 2, out)
+        self.frames_used = frames
+        self.reward = reward
+        self.learning_reward = <float>(learning_reward + self.penalty * lost)
         self.life_lost = lost > 0 and self.lost_life_is_terminal
         self.fire_pending = lost > 0 and self.fire_action is not None
 
-    cdef bint _begin(self, int noops) except -1:
-        """Starts a game with no-ops and FIRE; False where it ended during them."""
+    cdef int _start(self) except -1:
         self.reset_game()
         self.episode_frames = 0
+        return 0
+
+    cdef bint _begin(self, int noops) except -1:
+        """Starts a game, with no-ops and FIRE; False where it ended during them."""
+        self._start()
         return self._play(self.noop_action, noops) and (
             self.fire_action is None or self._play(self.fire_action, self.frame_skip))
 
@@ -188,7 +178,7 @@ cdef class AtariStepper:
         return True
 
     cdef int _see(self, int slot) except -1:
-        """Takes the emulator's screen into `slot`."""
+        """Takes the screen that the emulator shows into `slot`."""
         self.get_numbers(self.numbers_array)
         if not dereference(self.screens).update(slot, &self.numbers[0, 0]):
             self.get_greys(self.greys_array)

@@ -31,6 +31,8 @@ class GymVector:
     def __init__(
         self, env: str | Callable[[], gymnasium.Env[Any, Any]], num_envs: int, *, seed: int = 0
     ) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, got {num_envs}")
         self._envs = [_make(env) for _ in range(num_envs)]
         self._seeds: list[int | None] = [
             int(child.generate_state(1)[0])

@@ -4,7 +4,7 @@ Every name form in use resolves to the id of the ROM, "space_invaders": the ids 
 in any case, with or without spaces ("Space Invaders", "SpaceInvaders"), and gymnasium's ids, old
 and new ("ALE/SpaceInvaders-v5", "SpaceInvadersNoFrameskip-v4"). Only the game is taken from an id,
 never the settings that its suffix once stood for: frame skip and sticky actions are options.
-Ids of RAM observations and games without a single-player mode are refused.
+Ids of RAM observations are refused, and games that only two can play.
 """
 
 from __future__ import annotations
@@ -28,27 +28,33 @@ _SUFFIX = re.compile(r"(?P<ram>-ram)?(NoFrameskip|Deterministic)?(-v\d+)?$", re.
 
 @cache
 def all_games() -> tuple[str, ...]:
-    """The ids of all playable games that ship with ale-py, sorted."""
+    """The ids of the games that ship with ale-py and can be played alone, sorted."""
     return tuple(game for game in sorted(roms.get_all_rom_ids()) if _is_playable(game))
 
 
 def game_title(game: str) -> str:
-    """The usual written form of a game's id: "space_invaders" is "SpaceInvaders"."""
+    """A game's id as it is usually written: "SpaceInvaders" for "space_invaders"."""
     return game.title().replace("_", "")
 
 
 def rom_path(game: str) -> Path:
-    """The file of a game's ROM; `game` is an id as `resolve_game` returns it."""
-    path = roms.get_rom_path(game)
-    if path is None:
-        raise UserError(f"ale-py {game!r} ROM is missing: reinstall ale-py")
+    """The file of a game's ROM; `game` is an id, as `resolve_game` returns it.
+
+    Raises UserError where it cannot be read.
+    """
+    try:
+        path = roms.get_rom_path(game)
+    except OSError as error:
+        raise UserError(f"the ROM of game {game!r} cannot be read: {error}") from None
+    assert path is not None  # None is for ids that are not ale-py's
     return Path(path)
 
 
 def resolve_game(name: str) -> str:
-    """The id of the game that `name` means, e.g. "space_invaders" for "ALE/SpaceInvaders-v5".
+    """The id of the game that `name` means: "space_invaders" for "ALE/SpaceInvaders-v5".
 
-    Raises UserError where no game is meant; the message names the nearest games.
+    Raises UserError where no game is meant, naming the nearest, and where the game cannot be
+    played: the emulator would end the whole process.
     """
     base = name.strip()
     if base.lower().startswith("ale/"):
@@ -66,10 +72,10 @@ def resolve_game(name: str) -> str:
     if game is None:
         titles = {_key(known): game_title(known) for known in all_games()}
         near = [titles[match] for match in difflib.get_close_matches(key, titles, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "see fastdqn.envs.all_games()"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(titles)}"
         raise UserError(f"unknown game {name!r}: {hint}")
-    if game not in all_games():
-        raise UserError(f"game {name!r} has no single-player mode: choose another game")
+    if ALEInterface.isSupportedROM(rom_path(game)) is None:
+        raise UserError(f"game {name!r} cannot be played alone: choose another game")
     return game
 
 
@@ -77,7 +83,8 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-@cache
 def _is_playable(game: str) -> bool:
-    # The emulator ends the whole process where it is given a ROM that it cannot play alone.
-    return ALEInterface.isSupportedROM(rom_path(game)) is not None
+    try:
+        return ALEInterface.isSupportedROM(rom_path(game)) is not None
+    except UserError:
+        return False

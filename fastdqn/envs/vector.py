@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdqn.envs.atari import AtariGame, AtariOptions
+from fastdqn.errors import UserError
 
 __all__ = ["AtariVector", "StepResult", "VectorEnv"]
 
@@ -82,6 +83,8 @@ class AtariVector:
     def __init__(
         self, game: str, num_envs: int, options: AtariOptions | None = None, *, seed: int = 0
     ) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, got {num_envs}")
         options = options or AtariOptions()
         seeds = np.random.SeedSequence(seed).spawn(num_envs)
         self.num_envs = num_envs
@@ -90,6 +93,7 @@ class AtariVector:
         self._games = [AtariGame(game, options, seed) for seed in seeds]
         self.num_actions = len(self._games[0].action_meanings)
         self._result = StepResult.zeros(num_envs, options.frame_shape, np.uint8)
+        self._rows = list(self._result.frames)
 
     def protocol(self) -> dict[str, object]:
         """See `VectorEnv.protocol`."""
@@ -108,9 +112,9 @@ class AtariVector:
         result = self._result
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
-        for i, game in enumerate(self._games):
-            stepper = game.stepper
-            stepper.step(actions[i], result.frames[i])
+        for i, action in enumerate(actions.tolist()):
+            stepper = self._games[i].stepper
+            stepper.step(action, self._rows[i])
             result.rewards[i] = stepper.reward
             result.learning_rewards[i] = stepper.learning_reward
             result.terminated[i] = stepper.terminated
