@@ -9,6 +9,7 @@ wall forgotten) cannot be repeated here. It refuses to be quick, and to be confi
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -239,9 +240,7 @@ class OracleReplay:
 
     def _stack_is_stored(self, episode: Episode, t: int) -> bool:
         return all(
-            self.is_stored(episode.frames[s])
-            for s in range(t - self.stack + 1, t + 1)
-            if s >= 0
+            self.is_stored(episode.frames[s]) for s in range(t - self.stack + 1, t + 1) if s >= 0
         )
 
     def window_length(self, episode: Episode, t: int) -> int | None:
@@ -428,9 +427,7 @@ class OracleStepper:
             self.episode_frames += 1
             terminated = bool(self.emulator.game_over())
             truncated = self.episode_frames >= self.max_episode_frames
-        lives_lost = sum(
-            max(0, before - after) for before, after in zip(lives[:-1], lives[1:], strict=True)
-        )
+        lives_lost = sum(max(0, before - after) for before, after in itertools.pairwise(lives))
         self.fire_next = self.fire_action is not None and lives_lost > 0
         if self.reward_clip_at == "step":
             learning_reward = clip_reward(self.reward_clip, sum(rewards))

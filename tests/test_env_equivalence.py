@@ -61,9 +61,7 @@ def resized(screen: np.ndarray[Any, Any], shape: tuple[int, int]) -> np.ndarray[
     return out
 
 
-def assert_resized_like_opencv(
-    screen: np.ndarray[Any, Any], found: np.ndarray[Any, Any]
-) -> int:
+def assert_resized_like_opencv(screen: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> int:
     """How many pixels differ from OpenCV's; all of them must be near ties of rounding."""
     theirs = cv2.resize(screen, found.shape[::-1], interpolation=cv2.INTER_AREA)
     numerators, denominator = area_resize_exact(screen, *found.shape)
@@ -108,9 +106,7 @@ def in_step(
     game: str, *, frame_skip: int, sticky_actions: float
 ) -> tuple[AtariEnv, Any, ale_py.ALEInterface]:
     """Ours, gymnasium's and a bare emulator, all at the same moment of the same game."""
-    ours = AtariEnv(
-        game, frame_skip=frame_skip, sticky_actions=sticky_actions, noop_max=0, seed=3
-    )
+    ours = AtariEnv(game, frame_skip=frame_skip, sticky_actions=sticky_actions, noop_max=0, seed=3)
     theirs = AtariPreprocessing(
         gymnasium.make(
             f"ALE/{game_title(game)}-v5",

@@ -101,7 +101,9 @@ def assert_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def assert_rows(columns: dict[str, NDArray[Any]], rows: Sequence[Row], oracle: OracleReplay) -> None:
+def assert_rows(
+    columns: dict[str, NDArray[Any]], rows: Sequence[Row], oracle: OracleReplay
+) -> None:
     """The columns of a batch hold these rows, in this order, in the dtypes that are promised."""
     shape = (len(rows), oracle.stack, *oracle.frame_shape)
     stacked = np.array([row.state for row in rows], oracle.dtype).reshape(shape)
@@ -230,7 +232,8 @@ class ReplayMachine(RuleBasedStateMachine):
     ) -> None:
         """Any of the open episodes, in any order; the rest stand still."""
         playing = self.open_envs()
-        self.append_both([env for env in order if env in playing][:count], actions, rewards, outcomes)
+        envs = [env for env in order if env in playing][:count]
+        self.append_both(envs, actions, rewards, outcomes)
 
     @rule(
         steps=st.integers(1, 8),
@@ -382,8 +385,11 @@ class ReplayMachine(RuleBasedStateMachine):
         fault=st.sampled_from(
             ["action too large", "action too small", "float actions", "bool actions"]
             + ["integer rewards", "reward nan", "reward inf", "reward 1e39"]
-            + [f"{kind} {name}" for kind in ("long", "integer")
-               for name in ("terminated", "truncated", "life_lost")]
+            + [
+                f"{kind} {name}"
+                for kind in ("long", "integer")
+                for name in ("terminated", "truncated", "life_lost")
+            ]
             + ["long actions", "long rewards", "column rewards"]
         )
     )

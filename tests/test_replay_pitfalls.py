@@ -138,10 +138,10 @@ def test_an_evicted_frame_is_not_an_absent_one(padding: str) -> None:
 def test_an_idle_environment_loses_its_frames_and_is_never_padded() -> None:
     """Its episode goes on all the same, and is drawn again once whole stacks are stored."""
     script = numbers(10, stack=3, num_envs=2).begin().steps(2)  # frames 1, 3, 5 and 2, 4, 6
-    for newest in range(7, 11):
+    for _ in range(7, 11):
         script.step(1)
         assert script.memory.stacks([0])[0, :, 0].tolist() == [1, 3, 5]
-    for newest in range(11, 16):  # 1 is overwritten by 11, ..., 5 by 15
+    for _ in range(11, 16):  # 1 is overwritten by 11, ..., 5 by 15
         script.step(1)
         with pytest.raises(ValueError, match="overwritten"):
             script.memory.stacks([0])
@@ -149,7 +149,7 @@ def test_an_idle_environment_loses_its_frames_and_is_never_padded() -> None:
             script.memory.stacks()
         assert not script.memory.needs_padding([0])[0]
         assert [row for row in script.drawable() if row.action in (1, 3, 5)] == []
-    assert newest == script.frames == 15
+    assert script.frames == 15
     script.step(0).step(0)  # 16, 17: the stack would need 5
     with pytest.raises(ValueError, match="overwritten"):
         script.memory.stacks([0])
@@ -375,12 +375,12 @@ def test_batches_stay_what_they_were(n_step: int, channels_last: bool) -> None:
     memory.begin(np.ones((1, 2, 3), np.uint8))
     no = np.zeros(1, np.bool_)
 
-    def play(steps: int) -> None:
+    def play(memory: ReplayMemory, steps: int) -> None:
         for step in range(steps):
             pixels = np.full((1, 2, 3), step % 200, np.uint8)
             memory.append(np.array([step]), np.array([1.0]), pixels, no, no)
 
-    play(60)
+    play(memory, 60)
     batches = [memory.sample(8, channels_last=channels_last)]
     batches.append(memory.gather(memory.valid_indices(), channels_last=channels_last))
     acting = memory.stacks(channels_last=channels_last)
@@ -388,7 +388,7 @@ def test_batches_stay_what_they_were(n_step: int, channels_last: bool) -> None:
     acting_before = acting.copy()
     for _ in range(20):
         memory.sample(8, channels_last=channels_last)
-        play(5)
+        play(memory, 5)
         memory.stacks(channels_last=channels_last)
     views = [batch.states[1:, :1] for batch in batches]
     views_before = [view.copy() for view in views]
@@ -778,9 +778,9 @@ def test_arrays_that_overlap_are_refused(n_step: int) -> None:
     window = np.zeros((6, 8, 2, 3), np.uint8)
     shifts = [0, 1, 2] if n_step > 1 else [0, 2]
     for shift in shifts:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="next_states"):
             memory.sample_into(*targets(window[:, :3], window[:, shift : shift + 3], 6))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="next_states"):
         memory.sample_into(*targets(window[:, 1:4], window[:, :3], 6))
     assert (window == 0).all()
 
@@ -805,6 +805,24 @@ def test_wrong_targets_are_refused(column: int, fault: str) -> None:
     with pytest.raises((TypeError, ValueError)):
         memory.sample_into(*columns)
     assert memory.sample(9).indices.tolist() == twin.sample(9).indices.tolist()
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [(0, 6, 3, 1), (6, 6, 3, 1), (12, 0, 3, 1), (12, 12, 3, 1), (12, 5, 3, 1), (6, 1, 6, 2)],
+)
+def test_an_array_that_overlaps_itself_is_refused(strides: tuple[int, ...]) -> None:
+    """Two rows, or two frames of a row, in the same place would hold one of them."""
+    memory = image_memory()
+    memory_of_it = np.zeros(1000, np.uint8)
+    states = np.lib.stride_tricks.as_strided(memory_of_it, (5, 2, 2, 3), strides)
+    apart = np.zeros((5, 2, 2, 3), np.uint8)
+    with pytest.raises(ValueError, match="states"):
+        memory.sample_into(*targets(states, apart, 5))
+    with pytest.raises(ValueError, match="next_states"):
+        memory.sample_into(*targets(apart, states, 5))
+    assert not memory_of_it.any()
+    assert not apart.any()
 
 
 def test_arrays_that_interlace_do_not_overlap() -> None:
