@@ -1,10 +1,9 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings.hpp"
-#include "fastdqn/version.hpp"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "C++ core of fastdqn: the classes that own replay state, and numpy views of them.";
-  module.attr("__version__") = fastdqn::version();
+  module.attr("__version__") = FASTDQN_VERSION;
   fastdqn::bindings::bind_replay_memory(module);
 }

@@ -1,0 +1,198 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: auto_pickle=False, autotestdict=False
+"""The per-frame loop: one emulator, one step, one preprocessed frame.
+
+The emulator is handed in. Any object will do that has these methods of ale_py's ALEInterface:
+
+    act(action) -> reward       runs one frame; `action` is what `actions` holds, passed through
+    game_over() -> bool         asked after every frame
+    lives() -> int              asked after every frame of a step; 0 in games without lives
+    reset_game()                starts a new game
+    getScreen(buffer)           writes the screen's palette numbers into a uint8 array of
+                                `screen_shape`
+    getScreenGrayscale(buffer)  the same screen in grey, asked only where a palette number is new;
+                                pixels of the same number must have the same grey, always
+
+Rules of a step:
+- `action` is repeated `frame_skip` times; the step stops early where the game ends or the frame
+  limit is reached. `act` is never called after the end of a game.
+- The frame written is the pixel-wise maximum of the step's last two screens (its only screen where
+  it ran one frame), area-averaged. A reset writes its last screen alone.
+- `truncated`: emulator frames since `reset_game`, no-ops and FIRE included, reached the limit.
+- `life_lost`: a life was lost and `life_loss` is "terminal". With "penalty", `life_loss_penalty` is
+  added to the learning reward once for every lost life, after clipping.
+- With `fire_action`, a reset plays it for `frame_skip` frames after the no-ops, and the first step
+  after a life loss plays it in place of the given action, in every mode of `life_loss`.
+- A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
+  ends during them, another is started without no-ops.
+"""
+
+cimport cython
+from cython.operator cimport dereference
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.memory cimport unique_ptr
+
+from fastdqn._kernels cimport AreaResize, GreyScreens, ResizeShape, RewardClip, clip_reward
+
+import numpy as np
+
+cdef dict REWARD_CLIPS = {
+    "none": <int>RewardClip.kNone, "sign": <int>RewardClip.kSign, "clip": <int>RewardClip.kClip
+}
+
+
+cdef _choice(str name, value, choices):
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+@cython.final
+cdef class AtariStepper:
+    """Steps one emulator and writes preprocessed frames into the caller's buffers.
+
+    What the last step did is read from the attributes; `reward` is raw.
+    """
+
+    cdef readonly double reward
+    cdef readonly float learning_reward
+    cdef readonly int frames_used, lives
+    cdef readonly int64_t episode_frames
+    cdef readonly bint terminated, truncated, life_lost
+
+    cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys  # bound once
+    cdef object actions, noop_action, fire_action, numbers_array, greys_array
+    cdef uint8_t[:, ::1] numbers, greys  # views of the two arrays
+    cdef unique_ptr[GreyScreens] screens
+    cdef unique_ptr[AreaResize] resize
+    cdef Py_ssize_t height, width
+    cdef int frame_skip
+    cdef int64_t max_episode_frames
+    cdef double penalty
+    cdef RewardClip reward_clip
+    cdef bint clip_frames, lost_life_is_terminal, fire_pending, ended
+
+    def __init__(self, emulator, actions, *, screen_shape, frame_shape=(84, 84), noop_action=0,
+                 fire_action=None, frame_skip=4, life_loss="terminal", life_loss_penalty=-1.0,
+                 reward_clip="sign", reward_clip_at="step", max_episode_frames=108_000):
+        if frame_skip < 1 or max_episode_frames < 1:
+            raise ValueError("frame_skip and max_episode_frames must be at least 1, got "
+                             f"{frame_skip} and {max_episode_frames}")
+        cdef ResizeShape shape
+        shape.source_height, shape.source_width = screen_shape
+        shape.height, shape.width = self.height, self.width = frame_shape
+        self.resize.reset(new AreaResize(shape))
+        self.screens.reset(new GreyScreens(shape.source_height * shape.source_width))
+        self.numbers = self.numbers_array = np.zeros(screen_shape, dtype=np.uint8)
+        self.greys = self.greys_array = np.zeros(screen_shape, dtype=np.uint8)
+        self.act = emulator.act
+        self.game_over = emulator.game_over
+        self.get_lives = emulator.lives
+        self.reset_game = emulator.reset_game
+        self.get_numbers = emulator.getScreen
+        self.get_greys = emulator.getScreenGrayscale
+        self.actions = tuple(actions)
+        self.noop_action, self.fire_action = noop_action, fire_action
+        self.frame_skip, self.max_episode_frames = frame_skip, max_episode_frames
+        self.lost_life_is_terminal = life_loss == "terminal"
+        _choice("life_loss", life_loss, ("terminal", "ignore", "penalty"))
+        self.penalty = life_loss_penalty if life_loss == "penalty" else 0.0
+        self.reward_clip = <RewardClip><int>REWARD_CLIPS[
+            _choice("reward_clip", reward_clip, tuple(REWARD_CLIPS))]
+        self.clip_frames = _choice("reward_clip_at", reward_clip_at, ("step", "frame")) == "frame"
+        self.ended = True
+
+    def reset(self, uint8_t[:, ::1] out, int noops=0):
+        """Starts a new game with `noops` frames of `noop_action`; writes the frame reached to `out`."""
+        self._check(out)
+        self.ended = True
+        if not self._begin(noops) and not self._begin(0):
+            self._start()  # FIRE alone ends this game
+        self.lives = self.get_lives()
+        self._see(0)
+        self._write(0, 0, out)
+        self.reward = self.learning_reward = 0.0
+        self.frames_used = 0
+        self.terminated = self.truncated = self.life_lost = self.fire_pending = self.ended = False
+
+    def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
+        """Plays `actions[action]` for one step and writes the frame reached to `out`.
+
+        Raises IndexError for an action out of range, RuntimeError where the episode has ended.
+        """
+        cdef double frame_reward
+        cdef double reward = 0.0
+        cdef double learning_reward = 0.0
+        cdef int frames = 0
+        cdef int lost = 0
+        cdef int lives
+        self._check(out)
+        if self.ended:
+            raise RuntimeError("the episode has ended: reset before the next step")
+        if not 0 <= action < len(self.actions):
+            raise IndexError(f"action must be in [0, {len(self.actions)}), got {action}")
+        played = self.fire_action if self.fire_pending else self.actions[action]
+        while not self.ended and frames < self.frame_skip:
+            frame_reward = self.act(played)
+            frames += 1
+            self.episode_frames += 1
+            reward += frame_reward
+            if self.clip_frames:
+                learning_reward += clip_reward(self.reward_clip, frame_reward)
+            lives = self.get_lives()
+            lost += max(self.lives - lives, 0)
+            self.lives = lives
+            # Any frame may turn out to be the last but one, so each is seen while it is there.
+            self._see(frames % 2)
+            self.terminated = self.game_over()
+            self.truncated = self.episode_frames >= self.max_episode_frames
+            self.ended = self.terminated or self.truncated
+        if not self.clip_frames:
+            learning_reward = clip_reward(self.reward_clip, reward)
+        self._write(frames % 2, 1 if frames == 1 else 1 - frames % 2, out)
+        self.frames_used = frames
+        self.reward = reward
+        self.learning_reward = <float>(learning_reward + self.penalty * lost)
+        self.life_lost = lost > 0 and self.lost_life_is_terminal
+        self.fire_pending = lost > 0 and self.fire_action is not None
+
+    cdef int _start(self) except -1:
+        self.reset_game()
+        self.episode_frames = 0
+        return 0
+
+    cdef bint _begin(self, int noops) except -1:
+        """Starts a game, with no-ops and FIRE; False where it ended during them."""
+        self._start()
+        return self._play(self.noop_action, noops) and (
+            self.fire_action is None or self._play(self.fire_action, self.frame_skip))
+
+    cdef bint _play(self, action, int frames) except -1:
+        """Plays `action` while a frame is left below the limit; False where the game ended."""
+        while frames > 0 and self.episode_frames + 1 < self.max_episode_frames:
+            self.act(action)
+            self.episode_frames += 1
+            frames -= 1
+            if self.game_over():
+                return False
+        return True
+
+    cdef int _see(self, int slot) except -1:
+        """Takes the screen that the emulator shows into `slot`."""
+        self.get_numbers(self.numbers_array)
+        if not dereference(self.screens).update(slot, &self.numbers[0, 0]):
+            self.get_greys(self.greys_array)
+            if not dereference(self.screens).learn(&self.numbers[0, 0], &self.greys[0, 0]):
+                raise ValueError("the emulator gives one palette number more than one grey")
+            dereference(self.screens).update(slot, &self.numbers[0, 0])
+        return 0
+
+    cdef void _write(self, int a, int b, uint8_t[:, ::1] out) noexcept:
+        dereference(self.resize).apply_max(
+            dereference(self.screens).pixels(a), dereference(self.screens).pixels(b), &out[0, 0])
+
+    cdef int _check(self, uint8_t[:, ::1] out) except -1:
+        if out.shape[0] != self.height or out.shape[1] != self.width:
+            raise ValueError(f"expected a frame of {self.height}x{self.width} pixels, "
+                             f"got {out.shape[0]}x{out.shape[1]}")
+        return 0

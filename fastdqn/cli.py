@@ -1,0 +1,181 @@
+"""The command `fastdqn-train`, generated from `Config`.
+
+Wrong input is one line on standard error and exit status 2. Ctrl-C (or SIGTERM) ends the run as its
+budget would, with model and logs saved, and exit status 130 (143), as a shell reports a command
+ended by that signal; a second one ends it at once. torch is imported only once the command line is
+known to be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from types import FrameType
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
+
+from fastdqn.config import Config
+from fastdqn.errors import UserError
+from fastdqn.presets import PRESETS
+
+__all__ = ["train_main"]
+
+_PROGRAM = "fastdqn-train"
+
+
+def train_main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (none: the process's arguments); returns the exit status."""
+    stop = _StopSignals()
+    try:
+        config = _parse(sys.argv[1:] if argv is None else argv)
+        _train(config, stop)
+    except UserError as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        return 2
+    return 0 if stop.received is None else 128 + stop.received
+
+
+def _train(config: Config, stop: _StopSignals) -> None:
+    from fastdqn.display import describe, make_display
+    from fastdqn.trainer import Trainer
+
+    trainer = Trainer(config)
+    folder = trainer.output.path
+    print(describe(trainer.protocol, trainer.config.to_dict(), Config().to_dict()))
+    print(f"  to {folder}" if folder else "  nothing is written", flush=True)
+    title = str(trainer.protocol["game"])
+    with make_display(title, trainer.counters) as display:
+        for report in trainer.run(stop):
+            display.show(report)
+    ended = "stopped" if stop.received else "done"
+    saved = f"; model and logs are in {folder}" if folder else ""
+    print(f"{ended} at step {trainer.counters.steps:,}{saved}", flush=True)
+
+
+class _StopSignals:
+    """Becomes true with the first SIGINT or SIGTERM; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    def __call__(self) -> bool:
+        return self.received is not None
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            os.write(1, _SHOW_CURSOR if os.isatty(1) else b"")
+            os._exit(128 + number)
+        self.received = number
+
+
+_SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+def _parse(argv: Sequence[str]) -> Config:
+    """The config that the command line describes. Raises `UserError`; exits 0 after --help."""
+    preset = _preset(argv)
+    command = dataclasses.make_dataclass(
+        "Command",
+        [
+            ("preset", Annotated[Literal[tuple(PRESETS)], _PRESET_HELP], preset),
+            ("config", Config, Config.preset(preset)),
+        ],
+    )
+    said = StringIO()
+    try:
+        with redirect_stderr(said), _plain_values():
+            parsed: Any = tyro.cli(
+                command,
+                args=list(argv),
+                prog=_PROGRAM,
+                description=_DESCRIPTION,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.SuppressFixed),
+            )
+    except SystemExit as exit_:
+        if exit_.code:
+            raise UserError(_one_line(said.getvalue())) from None
+        raise
+    config: Config = parsed.config
+    return config
+
+
+_DESCRIPTION = "Train a deep Q-network. Ctrl-C ends the run with model and logs saved."
+_PRESET_HELP = tyro.conf.arg(
+    help="Published settings that the options below change; with --env it is classic."
+)
+
+
+def _preset(argv: Sequence[str]) -> str:
+    """The preset that the rest of the command line changes; it must be known before the rest."""
+    preset = "default"
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word == "--preset":
+            return following
+        if word.startswith("--preset="):
+            return word.removeprefix("--preset=")
+        if word == "--env" or word.startswith("--env="):
+            preset = "classic"
+    return preset
+
+
+def _plain_values() -> tyro.constructors.ConstructorRegistry:
+    """Reads numbers and names, those that may be absent also as "none", with plain messages."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        kinds = get_args(info.type) or (info.type,)
+        named = [kind for kind in kinds if kind is not type(None)]
+        if len(named) != 1 or named[0] not in _WORDS:
+            return None
+        kind = named[0]
+        optional = type(None) in kinds
+
+        def read(words: list[str]) -> Any:
+            (word,) = words
+            if optional and word.lower() == "none":
+                return None
+            try:
+                return kind(word)
+            except ValueError:
+                expected = _WORDS[kind] + (" or none" if optional else "")
+                raise ValueError(f"expected {expected}, got {word!r}") from None
+
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=kind.__name__.upper(),
+            instance_from_str=read,
+            is_instance=lambda value: value is None or isinstance(value, kind),
+            str_from_instance=lambda value: ["none" if value is None else str(value)],
+        )
+
+    return registry
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a name"}
+
+
+def _one_line(box: str) -> str:
+    """The message out of the frame that tyro draws around it: what stands above its first rule."""
+    lines: list[str] = []
+    for line in box.splitlines():
+        text = line.strip("│╭╮╰╯ ")
+        if text.startswith("─") and lines:
+            break
+        if text and "─" not in text:
+            lines.append(text)
+    message = " ".join(lines) or "wrong command line"
+    message = re.sub(r"^Error parsing (config: )?", "", message)
+    near = re.search(r"Perhaps you meant:\W+(--[\w-]+)", box)
+    if near:
+        message += f"; did you mean {near[1]}?"
+    return message

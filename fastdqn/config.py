@@ -1,0 +1,350 @@
+"""The one place where every setting of a run lives: its name, unit, default and limits.
+
+The command line is generated from `Config`, scripts construct it, a run saves it. Nothing else in
+the package repeats a default. It knows neither torch nor the environments, so that
+`fastdqn-train --help` and a refusal of a wrong value are quick.
+
+Units: a *frame* is one frame of the emulator, a *step* is one decision of the agent (`frame_skip`
+frames), an *update* is one gradient step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fastdqn.errors import UserError
+
+__all__ = ["Config"]
+
+DEFAULT_BUDGET_STEPS = 50_000_000
+DEFAULT_LEARNING_STARTS_STEPS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Every setting of a run. A frame is one of the emulator's, a step is one decision of the
+    agent (4 frames), an update is one gradient step.
+
+    The defaults are a double DQN for Atari that learns within a few million frames on one machine:
+    Adam with Dopamine's epsilon, the mean Huber loss, and warm-up and exploration as in Dopamine.
+    """
+
+    # What is played.
+    game: str | None = None
+    """Atari game, in any of its usual name forms, such as Breakout."""
+    env: str | None = None
+    """Gymnasium environment with vector observations instead, such as CartPole-v1."""
+    num_envs: int = 1
+    """Environments stepped together. Every period below keeps its meaning with more of them."""
+    frame_skip: int = 4
+    """Frames an action is repeated for: one step."""
+    sticky_actions: float = 0.0
+    """Probability, each frame, that the emulator repeats the previous action (0.25 is usual)."""
+    full_action_set: bool = False
+    """Use all 18 actions rather than those that do something in the game."""
+    noop_max: int = 30
+    """Upper limit of the random number of no-op frames that a game starts with."""
+    fire_reset: bool = False
+    """Press FIRE when a game starts and after each lost life."""
+    life_loss: Literal["ignore", "terminal", "penalty"] = "terminal"
+    """A lost life: nothing special, terminal for learning (the game goes on), or a penalty."""
+    life_loss_penalty: float = -1.0
+    """Added to the learning reward where a life is lost and life_loss is penalty."""
+    reward_clip: Literal["sign", "clip", "none"] = "sign"
+    """The reward learned from: its sign, clipped to [-1, 1], or raw. Scores are always raw."""
+    reward_clip_at: Literal["step", "frame"] = "step"
+    """Clip the sum over a step's frames, or sum the clipped rewards of its frames."""
+    max_episode_frames: int = 108_000
+    """A game is cut (truncated, not terminated) after this many frames."""
+
+    # What is remembered.
+    stack: int = 4
+    """Observations that make up one input of the network."""
+    padding: Literal["zero", "repeat", "reject"] = "zero"
+    """Before a game's first frame: zeros, that frame repeated, or act at random and never learn."""
+    n_step: int = 1
+    """Steps whose rewards are summed before the target bootstraps."""
+    replay_capacity: int = 250_000
+    """Observations kept for replay over all environments, one a step: 7.1 GB a million of Atari's.
+    The default takes 1.8 GB, which leaves room on a machine with 8 GB."""
+
+    # What is learned.
+    discount: float = 0.99
+    """Weight of the next step's value (gamma)."""
+    double: bool = True
+    """Double DQN: the online network selects the next action, the target network values it."""
+    loss: Literal["huber", "squared"] = "huber"
+    """Of the temporal-difference error e: Huber (gradient e, at most 1) or e squared."""
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    """Over the batch."""
+    optimizer: Literal["adam", "rmsprop_centered"] = "adam"
+    """Adam, or the centred RMSProp of the Nature paper."""
+    learning_rate: float = 1e-4
+    """Step size of the optimizer."""
+    optimizer_epsilon: float = 1.5e-4
+    """Adam: added to the root in the denominator. Centred RMSProp: added inside the root."""
+    rmsprop_decay: float = 0.95
+    """Decay of centred RMSProp's running means, for each update."""
+    max_grad_norm: float | None = None
+    """Scale the gradient down to this norm where it is longer; none: never."""
+    batch_size: int = 32
+    """Transitions in an update."""
+    train_period_steps: int = 4
+    """Steps from one update to the next."""
+    target_period_steps: int = 2_000
+    """Steps from one copy of the online into the target network to the next."""
+    target_tau: float | None = None
+    """Move the target network by this fraction after every update, in place of the copies."""
+    learning_starts_steps: int | None = None
+    """Steps taken before the first update; none: 20,000, or a tenth of a budget below 200,000."""
+
+    # The network.
+    first_padding: int = 0
+    """Pixels of zero padding around the input of the first convolution (the Lua code has 1)."""
+    shared_last_bias: bool = False
+    """One bias that all actions share in the last layer."""
+    initial_weights: Literal["fan_in_uniform", "xavier_uniform"] = "fan_in_uniform"
+    """Weights and biases uniform in +-1/sqrt(fan-in) (PyTorch's default), or Xavier and zeros."""
+    hidden_units: tuple[int, ...] = (128, 128)
+    """Units of each hidden layer where observations are vectors."""
+
+    # Exploration.
+    epsilon_start: float = 1.0
+    """Probability of a random action at first."""
+    epsilon_end: float = 0.01
+    """Probability of a random action at last."""
+    epsilon_decay_steps: int = 250_000
+    """Steps over which it goes from the one to the other, in a straight line."""
+    epsilon_decay_from: Literal["first_step", "learning_starts"] = "learning_starts"
+    """Where that line begins."""
+    epsilon: Callable[[int], float] | None = None
+    """In scripts: any function from the step to the probability, in place of the line."""
+    evaluation_epsilon: float = 0.01
+    """Probability of a random action when the trained agent is evaluated."""
+
+    # When it ends: whichever comes first.
+    steps: int | None = None
+    """End after this many steps. With no end given at all: 50 million (200 million frames)."""
+    frames: int | None = None
+    """End after this many frames."""
+    episodes: int | None = None
+    """End after this many games."""
+    hours: float | None = None
+    """End after this many hours."""
+
+    # The run.
+    seed: int = 0
+    """Determines everything: environments, exploration, sampling, initial weights."""
+    device: str = "auto"
+    """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
+    threads: int | None = None
+    """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    out: str | None = "runs"
+    """Folder in which the run makes its own folder; none: write nothing."""
+    log_period_steps: int = 1_000
+    """Steps from one line of the logs to the next."""
+    save_period_steps: int = 100_000
+    """Steps from one save of the model to the next; the last one is saved at the end."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for names, holds, expected in _LIMITS:
+            for name in names:
+                value = getattr(self, name)
+                for item in value if isinstance(value, tuple) else (value,):
+                    if item is not None and not holds(item):
+                        raise _wrong(name, value, expected)
+        if self.game is not None and self.env is not None:
+            raise UserError(
+                f"game={self.game!r} and env={self.env!r}: a run has one of them; leave one out"
+            )
+        if self.replay_capacity < (least := self._window * self.num_envs):
+            raise UserError(
+                f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
+                f"n_step={self.n_step} and num_envs={self.num_envs} need at least {least}"
+            )
+        self._check_learning_starts()
+
+    @property
+    def _window(self) -> int:
+        """Observations that one transition spans: its stack and the n steps behind it."""
+        return self.stack + self.n_step
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of a whole step: a gymnasium environment's step is one frame."""
+        return self.frame_skip if self.env is None else 1
+
+    @property
+    def budget_steps(self) -> int | None:
+        """Steps after which the run surely has ended, as far as that can be said beforehand."""
+        if self.steps is None and self.frames is None:
+            timed = self.episodes is not None or self.hours is not None
+            return None if timed else DEFAULT_BUDGET_STEPS
+        by_frames = math.inf if self.frames is None else -(-self.frames // self.frames_per_step)
+        return int(min(math.inf if self.steps is None else self.steps, by_frames))
+
+    def _check_learning_starts(self) -> None:
+        """Refuse a start before anything can be drawn, or after the run's end."""
+        starts = self.resolved_learning_starts_steps
+        first = self._first_drawable_step
+        if starts < first:
+            raise UserError(
+                f"learning_starts_steps={starts}: nothing can be drawn from the memory before step "
+                f"{first} with n_step={self.n_step} and num_envs={self.num_envs}; give {first} or "
+                "more"
+            )
+        budget = self.budget_steps
+        if budget is not None and starts >= budget:
+            raise UserError(
+                f"learning_starts_steps={starts}: the run ends at step {budget}, so nothing would "
+                f"be learned; give fewer than {budget}, or a longer run"
+            )
+
+    @property
+    def _first_drawable_step(self) -> int:
+        """Steps after which every environment has one transition that can be drawn."""
+        unpadded = self.stack - 1 if self.padding == "reject" else 0
+        return (self.n_step + unpadded) * self.num_envs
+
+    @property
+    def resolved_learning_starts_steps(self) -> int:
+        """`learning_starts_steps`, or what leaving it out means for this run."""
+        if self.learning_starts_steps is not None:
+            return self.learning_starts_steps
+        budget = self.budget_steps
+        starts = DEFAULT_LEARNING_STARTS_STEPS
+        if budget is not None:
+            starts = min(starts, budget // 10)
+        return max(starts, self._first_drawable_step)
+
+    def resolved(self) -> Config:
+        """The same run with every value filled in that was left to the defaults' rules."""
+        ends = (self.steps, self.frames, self.episodes, self.hours)
+        return dataclasses.replace(
+            self,
+            learning_starts_steps=self.resolved_learning_starts_steps,
+            steps=DEFAULT_BUDGET_STEPS if all(end is None for end in ends) else self.steps,
+        )
+
+    def game_options(self) -> dict[str, Any]:
+        """The settings that say how an Atari game is played, by name."""
+        return {name: getattr(self, name) for name in _GAME_OPTIONS}
+
+    def network_options(self) -> dict[str, Any]:
+        """The settings that a network is built from, by name."""
+        return {name: getattr(self, name) for name in _NETWORK_OPTIONS}
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Config:
+        """The settings published under `name` (see `fastdqn.presets`), with some replaced.
+
+        Raises `UserError` for an unknown preset or setting.
+        """
+        from fastdqn.presets import PRESETS
+
+        if name not in PRESETS:
+            raise _wrong("preset", name, f"one of {', '.join(PRESETS)}", PRESETS)
+        return cls.from_dict({**PRESETS[name], **overrides})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        """A config from settings by name, such as `to_dict` made. Unknown names: `UserError`."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise _wrong("setting", name, "a field of fastdqn.Config", known)
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **lists})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by name, ready for JSON. A function given as `epsilon` becomes null."""
+        return dataclasses.asdict(dataclasses.replace(self, epsilon=None))
+
+
+def _wrong(name: str, value: object, expected: str, known: Any = ()) -> UserError:
+    """One line that names the value, what was expected, and the nearest known one or default."""
+    near = difflib.get_close_matches(str(value), known, n=1)
+    fix = f"; did you mean {near[0]}?" if near else ""
+    default = _DEFAULTS.get(name)
+    if not near and default is not None:
+        fix = f"; the default is {default}"
+    return UserError(f"{name}={value!r}: expected {expected}{fix}")
+
+
+def _check_types(config: Config) -> None:
+    """Whole numbers are whole, numbers finite, choices among their choices."""
+    for name, hint in _HINTS.items():
+        value = getattr(config, name)
+        kinds = get_args(hint) if get_origin(hint) is not Literal else ()
+        if value is None and type(None) in kinds:
+            continue
+        if get_origin(hint) is Literal:
+            choices = get_args(hint)
+            if value not in choices:
+                raise _wrong(name, value, f"one of {', '.join(choices)}", choices)
+        elif hint is bool:
+            if not isinstance(value, bool):
+                raise _wrong(name, value, "True or False")
+        elif get_origin(hint) is tuple and not isinstance(value, tuple):
+            raise _wrong(name, value, "a tuple of whole numbers")
+        elif hint is int or int in kinds:
+            items = value if isinstance(value, tuple) else (value,)
+            if any(not isinstance(item, int) or isinstance(item, bool) for item in items):
+                raise _wrong(name, value, "a whole number")
+        elif hint is float or float in kinds:
+            if not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise _wrong(name, value, "a finite number")
+        elif hint is str or str in kinds:
+            if not isinstance(value, str) or not value:
+                raise _wrong(name, value, "a name")
+        elif not callable(value):
+            raise _wrong(name, value, "a function from the step to a probability")
+
+
+_GAME_OPTIONS = (
+    *("frame_skip", "sticky_actions", "full_action_set", "noop_max", "fire_reset", "life_loss"),
+    *("life_loss_penalty", "reward_clip", "reward_clip_at", "max_episode_frames"),
+)
+_NETWORK_OPTIONS = (
+    *("stack", "first_padding", "shared_last_bias", "initial_weights", "hidden_units"),
+)
+
+_HINTS = get_type_hints(Config)
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
+
+# Settings by the limit that they share; what is None is not limited.
+_LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (
+        ("noop_max", "learning_starts_steps", "first_padding", "epsilon_decay_steps", "seed"),
+        lambda value: value >= 0,
+        "0 or more",
+    ),
+    (
+        (
+            *("num_envs", "frame_skip", "max_episode_frames", "stack", "n_step"),
+            *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
+            *("hidden_units", "steps", "frames", "episodes", "threads"),
+            *("log_period_steps", "save_period_steps"),
+        ),
+        lambda value: value >= 1,
+        "1 or more",
+    ),
+    (
+        ("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+        lambda value: value > 0,
+        "a number above 0",
+    ),
+    (
+        ("sticky_actions", "discount", "epsilon_start", "epsilon_end", "evaluation_epsilon"),
+        lambda value: 0 <= value <= 1,
+        "a number from 0 to 1",
+    ),
+    (("rmsprop_decay",), lambda value: 0 <= value < 1, "a number from 0 to below 1"),
+    (("target_tau",), lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
+)

@@ -1,0 +1,182 @@
+"""What a run looks like in a terminal: a live panel, or one line a report where there is none."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fastdqn.metrics import Counters, Report
+
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "describe", "make_display"]
+
+
+class Display(Protocol):
+    """Shows reports between entering and leaving it."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, report: Report) -> None:
+        """Show a new report."""
+
+
+def make_display(title: str, counters: Counters) -> Display:
+    """The display that fits standard output; `counters` are watched as the run moves them."""
+    console = Console()
+    return LiveDisplay(title, counters, console) if console.is_terminal else PlainDisplay()
+
+
+class PlainDisplay:
+    """One line a report."""
+
+    def __init__(self) -> None:
+        self._forecast = _Forecast()
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, report: Report) -> None:
+        """See `Display`."""
+        self._forecast.add(report)
+        figures = [f"{name} {value}" for name, value in _figures(report).items()]
+        done = f"{report.fraction:.1%}, {self._forecast.text} left"
+        print(f"step {report.steps:,} ({done}):", ", ".join(figures), flush=True)
+
+
+class LiveDisplay:
+    """A panel that is drawn anew twice a second, however rare reports are."""
+
+    def __init__(self, title: str, counters: Counters, console: Console) -> None:
+        self._title = title
+        self._counters = counters
+        self._report: Report | None = None
+        self._forecast = _Forecast()
+        self._live = Live(get_renderable=self._render, refresh_per_second=2, console=console)
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, report: Report) -> None:
+        """See `Display`."""
+        self._forecast.add(report)
+        self._report = report
+
+    def _render(self) -> RenderableType:
+        report = self._report
+        fraction = 0.0 if report is None else report.fraction
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=1, completed=fraction, width=40),
+            f"{fraction:.1%}",
+            f"step {self._counters.steps:,}",
+            f"{self._forecast.text} left",
+        )
+        if report is None:
+            return bar
+        figures = Table.grid(padding=(0, 2))
+        cells = [
+            Text.assemble((f"{name} ", "dim"), value) for name, value in _figures(report).items()
+        ]
+        for start in range(0, len(cells), 4):
+            figures.add_row(*cells[start : start + 4])
+        return Group(bar, figures)
+
+
+class _Forecast:
+    """The time that is left, by the pace of the last reports: the warm-up's pace misleads."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)], maxlen=20)
+
+    def add(self, report: Report) -> None:
+        self._marks.append((time.monotonic(), report.fraction))
+
+    @property
+    def text(self) -> str:
+        """Such as 2:13:05, or ? where nothing is known yet."""
+        (began, done_then), (now, done) = self._marks[0], self._marks[-1]
+        if done <= done_then:
+            return "?"
+        seconds = int((1 - done) * (now - began) / (done - done_then))
+        days, seconds = divmod(seconds, 86_400)
+        clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f"{days} d {clock}" if days else clock
+
+
+def _figures(report: Report) -> dict[str, str]:
+    """What a report shows, ready to print."""
+    return {
+        "frames": f"{report.frames:,}",
+        "games": f"{report.episodes:,}",
+        "mean of last 100 scores": _number(report.mean_score, ".2f"),
+        "epsilon": f"{report.epsilon:.3f}",
+        "loss": _number(report.loss, ".3g"),
+        "mean Q": _number(report.mean_q, ".3g"),
+        "frames/s": f"{report.frames_per_second:,.0f}",
+        "updates/s": f"{report.updates_per_second:,.1f}",
+        "memory": f"{report.resident_bytes / 1e9:.2f} GB of which replay "
+        f"{report.replay_bytes / 1e9:.2f}",
+    }
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
+
+
+def describe(
+    protocol: Mapping[str, Any], settings: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> str:
+    """The protocol, a line an item, and the settings, those that differ from the defaults first."""
+    width = max(len(name) for name in protocol)
+    lines = [f"  {name:<{width}}  {_plain(value)}" for name, value in protocol.items()]
+    changed = [name for name in settings if settings[name] != defaults[name]]
+    same = [name for name in settings if settings[name] == defaults[name]]
+    for heading, names in (("settings", changed), ("defaults", same)):
+        lines.append(f"  {heading:<{width}}  " + _joined(settings, names, width + 4))
+    return "\n".join(lines)
+
+
+def _joined(settings: Mapping[str, Any], names: list[str], indent: int) -> str:
+    """`name=value, ...` in lines of at most 100 columns, all but the first indented."""
+    lines = [""]
+    for name in names:
+        item = f"{name}={_plain(settings[name])}"
+        if lines[-1] and indent + len(lines[-1]) + len(item) > 98:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + item
+    return ("\n" + " " * indent).join(lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)

@@ -1,0 +1,232 @@
+"""One Atari game with the preprocessing of the DQN papers.
+
+The rules of a step live in the compiled stepper alone; this module chooses the settings, hands it
+an emulator whose own rules are off, and speaks gymnasium. Impossible settings and games that
+cannot be played are refused at construction.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import ale_py
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+
+from fastdqn._rollout import AtariStepper
+from fastdqn.envs.games import game_title, resolve_game, rom_path
+from fastdqn.errors import UserError
+
+__all__ = ["AtariEnv", "AtariGame", "AtariOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtariOptions:
+    """How a game is played; `AtariEnv` explains the fields. The stepper checks the rest of them."""
+
+    frame_skip: int = 4
+    sticky_actions: float = 0.0
+    full_action_set: bool = False
+    noop_max: int = 30
+    fire_reset: bool = False
+    life_loss: Literal["terminal", "ignore", "penalty"] = "terminal"
+    life_loss_penalty: float = -1.0
+    reward_clip: Literal["sign", "clip", "none"] = "sign"
+    reward_clip_at: Literal["step", "frame"] = "step"
+    max_episode_frames: int = 108_000
+    frame_shape: tuple[int, int] = (84, 84)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.sticky_actions <= 1.0:
+            raise UserError(
+                f"sticky_actions must be a probability, 0 to 1, got {self.sticky_actions}"
+            )
+        if self.noop_max < 0:
+            raise UserError(f"noop_max must be at least 0 frames, got {self.noop_max}")
+        if len(self.frame_shape) != 2 or min(self.frame_shape) < 1:
+            raise UserError(
+                f"frame_shape must be a height and a width in pixels, got {self.frame_shape}"
+            )
+
+
+class AtariGame:
+    """One emulator under the stepper: what `AtariEnv` and `AtariVector` are made of."""
+
+    def __init__(self, game: str, options: AtariOptions, seed: np.random.SeedSequence) -> None:
+        self.game = resolve_game(game)
+        self.options = options
+        self.ale = ale_py.ALEInterface()
+        # The stepper's rules hold, so ALE's own are off.
+        self.ale.setInt("frame_skip", 1)
+        self.ale.setInt("max_num_frames_per_episode", 0)
+        self.ale.setBool("truncate_on_loss_of_life", False)
+        self.ale.setBool("color_averaging", False)
+        self.ale.setFloat("repeat_action_probability", options.sticky_actions)
+        self.seed(seed)
+        minimal = self.ale.getMinimalActionSet()
+        actions = self.ale.getLegalActionSet() if options.full_action_set else minimal
+        fires = options.fire_reset and ale_py.Action.FIRE in minimal
+        self.action_meanings: tuple[str, ...] = tuple(action.name for action in actions)
+        try:
+            self.stepper = AtariStepper(
+                self.ale,
+                actions,
+                screen_shape=self.ale.getScreenDims(),
+                frame_shape=options.frame_shape,
+                noop_action=ale_py.Action.NOOP,
+                fire_action=ale_py.Action.FIRE if fires else None,
+                frame_skip=options.frame_skip,
+                life_loss=options.life_loss,
+                life_loss_penalty=options.life_loss_penalty,
+                reward_clip=options.reward_clip,
+                reward_clip_at=options.reward_clip_at,
+                max_episode_frames=options.max_episode_frames,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        """Seeds the emulator and the numbers of no-ops; a reset must follow."""
+        emulator_seed, noop_seed = seed.generate_state(2)
+        self.ale.setInt("random_seed", int(emulator_seed >> 1))  # it must fit a positive int32
+        self.ale.loadROM(rom_path(self.game))  # where the emulator takes up its seed
+        self._noops = np.random.default_rng(noop_seed)
+
+    def reset(self, out: npt.NDArray[np.uint8]) -> None:
+        """Starts a new game and writes its first frame to `out` [*frame_shape]."""
+        self.stepper.reset(out, int(self._noops.integers(self.options.noop_max + 1)))
+
+    def protocol(self) -> dict[str, object]:
+        """What is played and how, in values that JSON can hold."""
+        settings = asdict(self.options) | {"frame_shape": list(self.options.frame_shape)}
+        return {
+            "game": game_title(self.game),
+            "emulator": f"ale-py {ale_py.__version__}",
+            "num_actions": len(self.action_meanings),
+            "action_meanings": list(self.action_meanings),
+            **settings,
+        }
+
+
+class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
+    """An Atari game as a gymnasium environment; observations are uint8 [*frame_shape].
+
+    game: any usual form of the name: "Breakout", "space_invaders", "ALE/Pong-v5".
+    frame_skip: emulator frames for which a step repeats its action.
+    sticky_actions: probability, at every frame, that the emulator repeats its last action instead.
+    full_action_set: all 18 actions, not only those that the game uses.
+    noop_max: a reset plays 0 to this many frames of no-ops, drawn uniformly.
+    fire_reset: play FIRE at a reset, and in the first step after a life loss, in games that use it.
+    life_loss: "terminal" ends what is learned from (`info["life_lost"]`) but not the game;
+        "penalty" adds `life_loss_penalty` to the learning reward; "ignore" does neither.
+    reward_clip: what becomes of a reward in `info["learning_reward"]`: its "sign", "clip" to
+        [-1, 1], or "none", its value.
+    reward_clip_at: clip the sum over the "step", or every "frame"'s reward before they are summed.
+    max_episode_frames: emulator frames since the reset, no-ops included, that truncate a game.
+    frame_shape: height and width of an observation in pixels, at most the screen's.
+    seed: of the first reset; `reset(seed=...)` seeds anew.
+    render_mode: None, or "rgb_array": the screen in the game's own colours.
+
+    `terminated` is game over and nothing else, `truncated` the frame limit and nothing else; both
+    may be true. The reward is raw. `info` has `lives`, `life_lost`, `frames` (emulator frames of
+    the step), `episode_frames` and `learning_reward`.
+
+    Raises UserError where the game is unknown or a setting impossible.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own)
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        frame_skip: int = 4,
+        sticky_actions: float = 0.0,
+        full_action_set: bool = False,
+        noop_max: int = 30,
+        fire_reset: bool = False,
+        life_loss: Literal["terminal", "ignore", "penalty"] = "terminal",
+        life_loss_penalty: float = -1.0,
+        reward_clip: Literal["sign", "clip", "none"] = "sign",
+        reward_clip_at: Literal["step", "frame"] = "step",
+        max_episode_frames: int = 108_000,
+        frame_shape: tuple[int, int] = (84, 84),
+        seed: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UserError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        options = AtariOptions(
+            frame_skip=frame_skip,
+            sticky_actions=sticky_actions,
+            full_action_set=full_action_set,
+            noop_max=noop_max,
+            fire_reset=fire_reset,
+            life_loss=life_loss,
+            life_loss_penalty=life_loss_penalty,
+            reward_clip=reward_clip,
+            reward_clip_at=reward_clip_at,
+            max_episode_frames=max_episode_frames,
+            frame_shape=frame_shape,
+        )
+        self._game = AtariGame(game, options, np.random.SeedSequence(seed))
+        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": 60 / frame_skip}
+        self.action_space = gymnasium.spaces.Discrete(len(self._game.action_meanings))
+        self.observation_space = gymnasium.spaces.Box(0, 255, frame_shape, np.uint8)
+        self.spec = EnvSpec(
+            id=f"fastdqn/{game_title(self._game.game)}-v0",
+            entry_point="fastdqn.envs.atari:AtariEnv",
+            kwargs={"game": self._game.game, "seed": seed, **asdict(options)},
+        )
+
+    @property
+    def ale(self) -> ale_py.ALEInterface:
+        """The emulator, to look at: to act on it breaks the count of the episode's frames."""
+        return self._game.ale
+
+    def protocol(self) -> dict[str, object]:
+        """What is played and how: the game, its actions and every setting."""
+        return self._game.protocol()
+
+    def get_action_meanings(self) -> list[str]:
+        """The names of the actions, in the order of the action space."""
+        return list(self._game.action_meanings)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        """Starts a new game: from the same `seed` always the same one."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._game.seed(np.random.SeedSequence(seed))
+        frame = np.empty(self._game.options.frame_shape, dtype=np.uint8)
+        self._game.reset(frame)
+        return frame, self._info()
+
+    def step(
+        self, action: np.int64 | int
+    ) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Plays `action` for one step; the returned array is the caller's own."""
+        stepper = self._game.stepper
+        frame = np.empty(self._game.options.frame_shape, dtype=np.uint8)
+        stepper.step(operator.index(action), frame)
+        return frame, stepper.reward, stepper.terminated, stepper.truncated, self._info()
+
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """The screen [height, width, 3] in the game's own colours."""
+        return self._game.ale.getScreenRGB() if self.render_mode == "rgb_array" else None
+
+    def _info(self) -> dict[str, Any]:
+        stepper = self._game.stepper
+        return {
+            "lives": stepper.lives,
+            "life_lost": stepper.life_lost,
+            "frames": stepper.frames_used,
+            "episode_frames": stepper.episode_frames,
+            "learning_reward": stepper.learning_reward,
+        }

@@ -1,0 +1,114 @@
+"""Any gymnasium environment with discrete actions behind the trainer's interface.
+
+Meant for classic control: the environments run one after another in this process. Observations
+must be a Box: images keep their uint8, everything else becomes float32. Other spaces are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from fastdqn.envs.vector import StepResult
+from fastdqn.errors import UserError
+
+__all__ = ["GymVector"]
+
+
+class GymVector:
+    """N gymnasium environments, made by an id or by a function that makes one.
+
+    Each environment is seeded once, at its first reset, from its own child of `seed`. Rewards are
+    raw and learned from as they are; `frames_used` counts one frame a step.
+
+    Raises UserError where the id is unknown or a space is not supported.
+    """
+
+    def __init__(
+        self, env: str | Callable[[], gymnasium.Env[Any, Any]], num_envs: int, *, seed: int = 0
+    ) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, got {num_envs}")
+        self._envs = [_make(env) for _ in range(num_envs)]
+        self._seeds: list[int | None] = [
+            int(child.generate_state(1)[0])
+            for child in np.random.SeedSequence(seed).spawn(num_envs)
+        ]
+        observations, actions = self._envs[0].observation_space, self._envs[0].action_space
+        self._name = env if isinstance(env, str) else _name(self._envs[0])
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise UserError(
+                f"environment {self._name!r} has observations of {observations}; expected a Box"
+            )
+        if not isinstance(actions, gymnasium.spaces.Discrete):
+            raise UserError(
+                f"environment {self._name!r} has actions of {actions}; DQN needs Discrete"
+            )
+        self.num_envs = num_envs
+        self.frame_shape: tuple[int, ...] = observations.shape
+        self.dtype: np.dtype[Any] = np.dtype(
+            np.uint8 if observations.dtype == np.uint8 else np.float32
+        )
+        self.num_actions = int(actions.n)
+        self._first_action = int(actions.start)
+        self._result = StepResult.zeros(num_envs, self.frame_shape, self.dtype)
+        self._result.frames_used[:] = 1
+
+    def protocol(self) -> dict[str, object]:
+        """See `VectorEnv.protocol`."""
+        spec = self._envs[0].spec
+        return {
+            "num_envs": self.num_envs,
+            "game": self._name,
+            "num_actions": self.num_actions,
+            "max_episode_steps": None if spec is None else spec.max_episode_steps,
+            "frame_shape": list(self.frame_shape),
+            "dtype": self.dtype.name,
+        }
+
+    def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[Any]:
+        """See `VectorEnv.reset`."""
+        ids = np.arange(self.num_envs) if env_ids is None else env_ids
+        frames = np.empty((len(ids), *self.frame_shape), self.dtype)
+        for i, env_id in enumerate(ids):
+            frames[i] = self._envs[env_id].reset(seed=self._seeds[env_id])[0]
+            self._seeds[env_id] = None
+        return frames
+
+    def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
+        """See `VectorEnv.step`."""
+        result = self._result
+        if len(actions) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
+        for i, env in enumerate(self._envs):
+            frame, reward, terminated, truncated, _ = env.step(
+                np.int64(self._first_action + actions[i])
+            )
+            result.frames[i] = frame
+            result.rewards[i] = result.learning_rewards[i] = reward
+            result.terminated[i] = terminated
+            result.truncated[i] = truncated
+        return result
+
+    def close(self) -> None:
+        """See `VectorEnv.close`."""
+        for env in self._envs:
+            env.close()
+
+
+def _make(env: str | Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    if not isinstance(env, str):
+        return env()
+    try:
+        return gymnasium.make(env)
+    except gymnasium.error.Error as error:
+        message = " ".join(str(error).split())
+        raise UserError(f"environment {env!r} cannot be made: {message}") from None
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -1,0 +1,128 @@
+"""The trainer's interface to its environments, and Atari behind it.
+
+Nothing is reset by itself: a step returns the frames reached, final ones included, and the caller
+resets what has ended. The arrays of a result are reused by the next call: copy what must last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdqn.envs.atari import AtariGame, AtariOptions
+from fastdqn.errors import UserError
+
+__all__ = ["AtariVector", "StepResult", "VectorEnv"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step led to in every environment; N is `num_envs`."""
+
+    frames: npt.NDArray[Any]  # [N, *frame_shape], the frames reached
+    rewards: npt.NDArray[np.float64]  # [N] raw
+    learning_rewards: npt.NDArray[np.float32]  # [N] clipped, penalties included
+    terminated: npt.NDArray[np.bool_]  # [N] the episode ended in a terminal state
+    truncated: npt.NDArray[np.bool_]  # [N] the episode was cut at a limit
+    life_lost: npt.NDArray[np.bool_]  # [N] terminal for learning, the episode goes on
+    frames_used: npt.NDArray[np.int64]  # [N] emulator frames of the step
+
+    @classmethod
+    def zeros(cls, num_envs: int, frame_shape: Sequence[int], dtype: npt.DTypeLike) -> StepResult:
+        """The arrays for `num_envs` environments, all zero."""
+        return cls(
+            frames=np.zeros((num_envs, *frame_shape), dtype),
+            rewards=np.zeros(num_envs, np.float64),
+            learning_rewards=np.zeros(num_envs, np.float32),
+            terminated=np.zeros(num_envs, np.bool_),
+            truncated=np.zeros(num_envs, np.bool_),
+            life_lost=np.zeros(num_envs, np.bool_),
+            frames_used=np.zeros(num_envs, np.int64),
+        )
+
+
+class VectorEnv(Protocol):
+    """N environments that step together."""
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def frame_shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def num_actions(self) -> int: ...
+
+    def protocol(self) -> dict[str, object]:
+        """What is played and how, in values that JSON can hold: printed and saved with a run."""
+        ...
+
+    def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[Any]:
+        """Starts a new episode in each named environment (None: in all).
+
+        Returns their first frames [len(env_ids), *frame_shape], in the order of `env_ids`.
+        """
+        ...
+
+    def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
+        """Plays one action [N] in every environment; those that have ended must be reset first."""
+        ...
+
+    def close(self) -> None:
+        """Ends the environments; no other call may follow."""
+        ...
+
+
+class AtariVector:
+    """N emulators in this process, each with its own seed, writing into one array."""
+
+    def __init__(
+        self, game: str, num_envs: int, options: AtariOptions | None = None, *, seed: int = 0
+    ) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, got {num_envs}")
+        options = options or AtariOptions()
+        seeds = np.random.SeedSequence(seed).spawn(num_envs)
+        self.num_envs = num_envs
+        self.frame_shape: tuple[int, ...] = options.frame_shape
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
+        self._games = [AtariGame(game, options, seed) for seed in seeds]
+        self.num_actions = len(self._games[0].action_meanings)
+        self._result = StepResult.zeros(num_envs, options.frame_shape, np.uint8)
+        self._rows = list(self._result.frames)
+
+    def protocol(self) -> dict[str, object]:
+        """See `VectorEnv.protocol`."""
+        return {"num_envs": self.num_envs, **self._games[0].protocol()}
+
+    def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.uint8]:
+        """See `VectorEnv.reset`."""
+        ids = np.arange(self.num_envs) if env_ids is None else env_ids
+        frames = np.empty((len(ids), *self.frame_shape), np.uint8)
+        for frame, env_id in zip(frames, ids, strict=True):
+            self._games[env_id].reset(frame)
+        return frames
+
+    def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
+        """See `VectorEnv.step`."""
+        result = self._result
+        if len(actions) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
+        for i, action in enumerate(actions.tolist()):
+            stepper = self._games[i].stepper
+            stepper.step(action, self._rows[i])
+            result.rewards[i] = stepper.reward
+            result.learning_rewards[i] = stepper.learning_reward
+            result.terminated[i] = stepper.terminated
+            result.truncated[i] = stepper.truncated
+            result.life_lost[i] = stepper.life_lost
+            result.frames_used[i] = stepper.frames_used
+        return result
+
+    def close(self) -> None:
+        """See `VectorEnv.close`."""
+        self._games.clear()

@@ -1,0 +1,99 @@
+"""A run's folder: its settings, its logs, its model. No earlier run is ever written over."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastdqn.agent import Agent
+from fastdqn.checkpoint import MODEL_FILE, save_agent, write_aside
+from fastdqn.config import Config
+from fastdqn.errors import UserError
+from fastdqn.metrics import Counters, CsvWriter, Report, TensorBoardWriter, Writer
+
+__all__ = ["NoFolder", "Output", "RunFolder", "make_output"]
+
+
+class Output(Protocol):
+    """Where a run leaves what it found out."""
+
+    @property
+    def path(self) -> Path | None: ...
+
+    def write(self, report: Report) -> None:
+        """Log one report."""
+
+    def save(self, agent: Agent, counters: Counters) -> None:
+        """Save the model."""
+
+    def close(self) -> None:
+        """Nothing more follows."""
+
+
+class NoFolder:
+    """A run that leaves nothing behind."""
+
+    path = None
+
+    def write(self, report: Report) -> None:
+        pass
+
+    def save(self, agent: Agent, counters: Counters) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class RunFolder:
+    """`<out>/<game>-<seed>-<date>` with `config.json`, `protocol.json`, the logs and the model."""
+
+    def __init__(self, config: Config, protocol: dict[str, Any], out: Path) -> None:
+        self.path = _new_folder(out, f"{protocol['game']}-{config.seed}")
+        for name, values in (("config", config.to_dict()), ("protocol", protocol)):
+            text = json.dumps(values, indent=2) + "\n"
+            write_aside(self.path / f"{name}.json", text.encode())
+        self._writers: tuple[Writer, ...] = (CsvWriter(self.path), TensorBoardWriter(self.path))
+
+    def write(self, report: Report) -> None:
+        """See `Output`."""
+        for writer in self._writers:
+            writer.write(report)
+
+    def save(self, agent: Agent, counters: Counters) -> None:
+        """See `Output`. The model before it is replaced in one stroke."""
+        save_agent(
+            agent,
+            self.path / MODEL_FILE,
+            steps=counters.steps,
+            frames=counters.frames,
+            updates=counters.updates,
+        )
+
+    def close(self) -> None:
+        """See `Output`."""
+        for writer in self._writers:
+            writer.close()
+
+
+def _new_folder(out: Path, name: str) -> Path:
+    """A folder that did not exist before, named after the run and the time."""
+    stem = re.sub(r"[^\w.-]+", "_", name) + time.strftime("-%Y%m%d-%H%M%S")
+    for number in range(1, 1000):
+        folder = out / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"out={str(out)!r}: cannot make {folder}: {error.strerror}") from None
+        return folder
+    raise UserError(f"out={str(out)!r}: a thousand runs named {stem} are there already")
+
+
+def make_output(config: Config, protocol: dict[str, Any]) -> Output:
+    """The run's folder in `config.out`, or none."""
+    return NoFolder() if config.out is None else RunFolder(config, protocol, Path(config.out))

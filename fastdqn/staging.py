@@ -1,0 +1,225 @@
+"""The way of a batch from the C++ sampler to the learner's device.
+
+The sampler writes straight into torch's host tensors: Python copies nothing. On CUDA those are
+page-locked, a stream of its own carries them to the device, and events guard both ends of a slot:
+host tensors are not refilled while their copy is in flight, device tensors are not overwritten
+while an update still reads them. On a CPU the same path runs with streams and events that do
+nothing, and host and device tensors are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from fastdqn.networks import empty_stacks
+
+__all__ = ["CpuLane", "CudaLane", "Lane", "Sampler", "Staging", "Transitions", "make_lane"]
+
+
+class Transitions(NamedTuple):
+    """A batch, in the order in which a learner takes it."""
+
+    states: Tensor  # [B, stack, *frame_shape]
+    actions: Tensor  # [B] int64
+    rewards: Tensor  # [B] float32
+    discounts: Tensor  # [B] float32
+    next_states: Tensor  # [B, stack, *frame_shape]
+
+
+class Sampler(Protocol):
+    """What staging needs of a replay memory."""
+
+    def sample_into(
+        self,
+        states: NDArray[Any],
+        next_states: NDArray[Any],
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        discounts: NDArray[np.float32],
+        indices: NDArray[np.int64],
+    ) -> None:
+        """Fill the arrays with a batch."""
+
+
+class Event(Protocol):
+    """A point in a stream's work to wait for. Before it is recorded nobody waits."""
+
+    def synchronize(self) -> None:
+        """Hold the host until the work before the event is done."""
+
+
+class Lane(Protocol):
+    """Two queues of work on a device: copies from the host, and the computing itself."""
+
+    pinned: bool
+
+    def event(self) -> Event:
+        """A new event, not yet recorded."""
+
+    def device_tensor(self, host: Tensor) -> Tensor:
+        """A tensor on the device to copy `host` to; `host` itself where there is no copy."""
+
+    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
+        """Queue copies on the copying queue."""
+
+    def record_copied(self, event: Event) -> None:
+        """Put `event` behind the copies queued so far."""
+
+    def record_computed(self, event: Event) -> None:
+        """Put `event` behind the computing queued so far."""
+
+    def copy_waits_for(self, event: Event) -> None:
+        """Later copies begin after `event`."""
+
+    def compute_waits_for(self, event: Event) -> None:
+        """Later computing begins after `event`."""
+
+
+class _Done:
+    """An event of work that is done when it is queued."""
+
+    def synchronize(self) -> None:
+        pass
+
+
+class CpuLane:
+    """No queues: work on a CPU is done when its call returns."""
+
+    pinned = False
+
+    def event(self) -> Event:
+        return _Done()
+
+    def device_tensor(self, host: Tensor) -> Tensor:
+        return host
+
+    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
+        pass
+
+    def record_copied(self, event: Event) -> None:
+        pass
+
+    def record_computed(self, event: Event) -> None:
+        pass
+
+    def copy_waits_for(self, event: Event) -> None:
+        pass
+
+    def compute_waits_for(self, event: Event) -> None:
+        pass
+
+
+class CudaLane:
+    """A copy stream beside the stream that is current where the methods are called."""
+
+    pinned = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def event(self) -> Event:
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def device_tensor(self, host: Tensor) -> Tensor:
+        return torch.empty_like(host, device=self._device, pin_memory=False)
+
+    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
+        with torch.cuda.stream(self._copies):
+            for source, target in zip(host, device, strict=True):
+                target.copy_(source, non_blocking=True)
+
+    def record_copied(self, event: Any) -> None:
+        event.record(self._copies)
+
+    def record_computed(self, event: Any) -> None:
+        event.record(torch.cuda.current_stream(self._device))
+
+    def copy_waits_for(self, event: Any) -> None:
+        self._copies.wait_event(event)
+
+    def compute_waits_for(self, event: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+
+def make_lane(device: torch.device) -> Lane:
+    """The lane to `device`."""
+    return CudaLane(device) if device.type == "cuda" else CpuLane()
+
+
+@dataclass
+class _Slot:
+    """One batch's place on both sides."""
+
+    host: Transitions
+    arrays: tuple[NDArray[Any], ...]
+    """The host tensors as numpy arrays, in the order of `Sampler.sample_into`."""
+    device: Transitions
+    copied: Event
+    """Host tensors may be refilled."""
+    computed: Event
+    """Device tensors may be overwritten."""
+
+
+class Staging:
+    """Batches of one memory, in slots that are used in turn.
+
+    With two slots the next batch is gathered and copied while an update still reads the last one.
+    """
+
+    def __init__(
+        self,
+        memory: Sampler,
+        lane: Lane,
+        *,
+        batch_size: int,
+        stack: int,
+        frame_shape: Sequence[int],
+        dtype: DTypeLike,
+        slots: int = 2,
+    ) -> None:
+        self._memory = memory
+        self._lane = lane
+
+        def make_slot() -> _Slot:
+            def empty(dtype: torch.dtype) -> Tensor:
+                return torch.empty(batch_size, dtype=dtype, pin_memory=lane.pinned)
+
+            def stacks() -> Tensor:
+                return empty_stacks(batch_size, stack, frame_shape, dtype, pinned=lane.pinned)
+
+            host = Transitions(
+                states=stacks(),
+                actions=empty(torch.int64),
+                rewards=empty(torch.float32),
+                discounts=empty(torch.float32),
+                next_states=stacks(),
+            )
+            order = (host.states, host.next_states, host.actions, host.rewards, host.discounts)
+            arrays = (*(part.numpy() for part in order), np.empty(batch_size, np.int64))
+            device = Transitions(*(lane.device_tensor(part) for part in host))
+            return _Slot(host, arrays, device, lane.event(), lane.event())
+
+        self._slots = cycle([make_slot() for _ in range(slots)])
+
+    @contextmanager
+    def batch(self) -> Iterator[Transitions]:
+        """A new batch on the device, valid inside the `with`; computing there may be queued."""
+        slot, lane = next(self._slots), self._lane
+        slot.copied.synchronize()  # the only wait of the host, for a copy begun two batches ago
+        self._memory.sample_into(*slot.arrays)
+        lane.copy_waits_for(slot.computed)
+        lane.copy(slot.host, slot.device)
+        lane.record_copied(slot.copied)
+        lane.compute_waits_for(slot.copied)
+        yield slot.device
+        lane.record_computed(slot.computed)

@@ -1,0 +1,336 @@
+"""The training run, from top to bottom.
+
+`Trainer` puts the parts together and `Trainer.run` is the loop that drives them: act, step,
+remember, learn, report. What each part does stands in its own module; when updates and target
+copies are due is `LearningSchedule`'s alone. One seed determines all of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdqn.actor import Actor
+from fastdqn.agent import Agent
+from fastdqn.config import Config
+from fastdqn.envs.make import EnvFunction, make_envs
+from fastdqn.envs.vector import VectorEnv
+from fastdqn.errors import UserError
+from fastdqn.learner import Learner, MetricMeans
+from fastdqn.machine import available_bytes, choose_device, resident_bytes
+from fastdqn.metrics import Counters, EpisodeTracker, Report
+from fastdqn.networks import build_network, empty_stacks
+from fastdqn.optimizers import make_optimizer
+from fastdqn.replay import ReplayMemory
+from fastdqn.run_folder import make_output
+from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
+from fastdqn.staging import Staging, make_lane
+
+__all__ = ["Budget", "Trainer", "train"]
+
+
+def train(
+    config: Config,
+    *,
+    env_fn: EnvFunction | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """Train, yielding a report every `log_period_steps` steps and at the end.
+
+    `env_fn` makes the environments in place of the config's `game` or `env`. `stop` is asked after
+    every step; True ends the run as its budget would. However the run ends, also by leaving the
+    loop, its model and logs are saved in `report.folder`.
+
+    Raises `UserError` before the first step for what cannot be done.
+    """
+    return Trainer(config, env_fn=env_fn).run(stop)
+
+
+class Trainer:
+    """One training run and its parts. Raises `UserError` where the run cannot be made."""
+
+    def __init__(self, config: Config, *, env_fn: EnvFunction | None = None) -> None:
+        self.config = config = config.resolved()
+        self.device = choose_device(config.device)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        env_seed, memory_seed, action_seed, weight_seed = (
+            int(seed) for seed in np.random.SeedSequence(config.seed).generate_state(4)
+        )
+
+        self.envs = make_envs(
+            env_fn or config.env,
+            config.game,
+            config.num_envs,
+            seed=env_seed,
+            **config.game_options(),
+        )
+        shape, dtype = self.envs.frame_shape, self.envs.dtype
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(weight_seed)
+            network = build_network(shape, self.envs.num_actions, **config.network_options())
+        network.to(self.device)
+        self.learner = Learner(
+            network,
+            make_optimizer(
+                config.optimizer,
+                network.parameters(),
+                learning_rate=config.learning_rate,
+                epsilon=config.optimizer_epsilon,
+                decay=config.rmsprop_decay,
+            ),
+            num_actions=self.envs.num_actions,
+            double=config.double,
+            loss=config.loss,
+            loss_reduction=config.loss_reduction,
+            max_grad_norm=config.max_grad_norm,
+            target_tau=config.target_tau,
+        )
+        _check_memory(config, self.envs, self.learner.nbytes if self.device.type == "cpu" else 0)
+        self.memory = ReplayMemory(
+            config.replay_capacity,
+            shape,
+            dtype,
+            num_envs=config.num_envs,
+            stack=config.stack,
+            n_step=config.n_step,
+            discount=config.discount,
+            padding=config.padding,
+            reward_clip="none",  # the environment has applied the rule, life losses included
+            seed=memory_seed,
+        )
+
+        lane = make_lane(self.device)
+        self.staging = Staging(
+            self.memory,
+            lane,
+            batch_size=config.batch_size,
+            stack=config.stack,
+            frame_shape=shape,
+            dtype=dtype,
+        )
+        self._epsilon = _epsilon_schedule(config)
+        self.actor = Actor(
+            self.learner.online,
+            self.memory,
+            empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
+            num_actions=self.envs.num_actions,
+            device=self.device,
+            epsilon=self._epsilon,
+            reject_padding=config.padding == "reject",
+            generator=np.random.default_rng(action_seed),
+        )
+        self.schedule = LearningSchedule(
+            starts=config.resolved_learning_starts_steps,
+            train_period=config.train_period_steps,
+            target_period=config.target_period_steps if config.target_tau is None else None,
+        )
+
+        self.counters = Counters()
+        self.budget = Budget(config)
+        self.protocol = self._describe()
+        self.output = make_output(config, self.protocol)
+        self._games = EpisodeTracker(config.num_envs)
+        self._means = MetricMeans()
+        self._clock = _Clock()
+        self._reported = Counters()
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
+        """The training loop. See `train`."""
+        config, counters, memory, envs = self.config, self.counters, self.memory, self.envs
+        self._clock = _Clock()
+        try:
+            memory.begin(envs.reset())
+            while not self.budget.is_spent(counters, self._clock.seconds) and not stop():
+                # Act: every environment takes one step.
+                before = counters.steps
+                result = envs.step(actions := self.actor.act(before))
+                counters.steps += config.num_envs
+                counters.frames += int(result.frames_used.sum())
+
+                # Remember: final frames too; then the first frames of new games.
+                memory.append(
+                    actions,
+                    result.learning_rewards,
+                    result.frames,
+                    result.terminated,
+                    result.truncated,
+                    life_lost=result.life_lost,
+                )
+                ended = self._games.step(result, counters)
+                if ended.size:
+                    memory.begin(envs.reset(ended), ended)
+
+                # Learn: whatever those steps made due. On a GPU this only queues work, which is
+                # done while the environments take their next steps.
+                for due in self.schedule.due(before, counters.steps):
+                    if due is Due.UPDATE:
+                        with self.staging.batch() as batch:
+                            self._means.add(self.learner.update(*batch))
+                        counters.updates += 1
+                    else:
+                        self.learner.copy_target()
+                        counters.target_copies += 1
+
+                # Report.
+                if _crosses(config.log_period_steps, before, counters.steps):
+                    yield self._report()
+                if _crosses(config.save_period_steps, before, counters.steps):
+                    self.output.save(self.agent(), counters)
+            if counters != self._reported:
+                yield self._report()
+        finally:
+            self._close()
+
+    def agent(self) -> Agent:
+        """A copy of what has been learned so far."""
+        return Agent(
+            copy.deepcopy(self.learner.online),
+            self.config,
+            frame_shape=self.envs.frame_shape,
+            dtype=self.envs.dtype.name,
+            num_actions=self.envs.num_actions,
+            protocol=self.protocol,
+            device=self.device,
+        )
+
+    def _report(self) -> Report:
+        """Log and return the state of the run. The one place that waits for a GPU's results."""
+        counters, last = self.counters, self._reported
+        loss, mean_q = self._means.read()
+        seconds, interval = self._clock.lap()
+        filled = self.memory.num_frames / self.memory.capacity
+        report = Report(
+            **dataclasses.asdict(counters),
+            epsilon=self._epsilon(counters.steps),
+            mean_score=self._games.mean_score,
+            loss=loss,
+            mean_q=mean_q,
+            seconds=seconds,
+            frames_per_second=(counters.frames - last.frames) / interval,
+            updates_per_second=(counters.updates - last.updates) / interval,
+            resident_bytes=resident_bytes(),
+            replay_bytes=int(self.memory.nbytes * filled),
+            fraction=self.budget.fraction(counters, seconds),
+            finished=self._games.take_finished(),
+            folder=self.output.path,
+        )
+        self._reported = dataclasses.replace(counters)
+        self.output.write(report)
+        return report
+
+    def _describe(self) -> dict[str, Any]:
+        """What is played, on what, and how large: printed and saved with the run."""
+        return {
+            **self.envs.protocol(),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "parameters": sum(weight.numel() for weight in self.learner.online.parameters()),
+            "replay_bytes": self.memory.nbytes,
+        }
+
+    def _close(self) -> None:
+        """Save what there is and let go of everything."""
+        try:
+            if self.counters != self._reported:
+                self._report()
+            self.output.save(self.agent(), self.counters)
+        finally:
+            self.output.close()
+            self.envs.close()
+
+
+class Budget:
+    """How much of a run is done, by whichever of its ends is nearest."""
+
+    def __init__(self, config: Config) -> None:
+        self._steps = config.steps or math.inf
+        self._frames = config.frames or math.inf
+        self._episodes = config.episodes or math.inf
+        self._seconds = (config.hours or math.inf) * 3600
+
+    def fraction(self, counters: Counters, seconds: float) -> float:
+        """From 0 at the start to 1 at the end."""
+        done = max(
+            counters.steps / self._steps,
+            counters.frames / self._frames,
+            counters.episodes / self._episodes,
+            seconds / self._seconds,
+        )
+        return min(done, 1.0)
+
+    def is_spent(self, counters: Counters, seconds: float) -> bool:
+        """Whether the run is at its end."""
+        return self.fraction(counters, seconds) >= 1
+
+
+class _Clock:
+    """Time since training began in this process, and since the last lap."""
+
+    def __init__(self) -> None:
+        self._start = self._lap = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds since the start, and since the last call (never 0)."""
+        now = time.monotonic()
+        interval, self._lap = max(now - self._lap, 1e-9), now
+        return now - self._start, interval
+
+
+def _crosses(period: int, before: int, after: int) -> bool:
+    """Whether a multiple of `period` lies in (before, after]."""
+    return after // period > before // period
+
+
+def _epsilon_schedule(config: Config) -> Callable[[int], float]:
+    if config.epsilon is not None:
+        return _checked(config.epsilon)
+    waits = config.epsilon_decay_from == "learning_starts"
+    return LinearSchedule(
+        config.epsilon_start,
+        config.epsilon_end,
+        config.epsilon_decay_steps,
+        begin_step=config.resolved_learning_starts_steps if waits else 0,
+    )
+
+
+def _checked(epsilon: Callable[[int], float]) -> Callable[[int], float]:
+    """A script's schedule, refused where it gives no probability."""
+
+    def checked(step: int) -> float:
+        value = float(epsilon(step))
+        if not 0 <= value <= 1:
+            raise UserError(f"epsilon({step})={value}: expected a number from 0 to 1")
+        return value
+
+    return checked
+
+
+# Beside its frames the memory keeps less than this for each of them, and a run needs about this
+# much beyond memory and networks: activations, batches, emulators.
+_BYTES_BESIDE_A_FRAME = 40
+_WORKSPACE_BYTES = 256 * 2**20
+
+
+def _check_memory(config: Config, envs: VectorEnv, network_bytes: int) -> None:
+    """Refuse a run that would be killed hours later, when its replay memory has filled."""
+    a_frame = math.prod(envs.frame_shape) * envs.dtype.itemsize + _BYTES_BESIDE_A_FRAME
+    need = config.replay_capacity * a_frame + network_bytes + _WORKSPACE_BYTES
+    free = available_bytes()
+    if need > free:
+        fits = max(free - network_bytes - _WORKSPACE_BYTES, 0) // a_frame
+        raise UserError(
+            f"replay_capacity={config.replay_capacity}: the run needs {need / 1e9:.2f} GB of "
+            f"memory and {free / 1e9:.2f} GB are available; replay_capacity={fits} would fit"
+        )

@@ -1,4 +1,0 @@
-#include "check.hpp"
-#include "fastdqn/version.hpp"
-
-int main() { CHECK(std::string(fastdqn::version()).find('.') != std::string::npos); }

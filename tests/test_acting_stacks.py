@@ -1,0 +1,110 @@
+"""What the policy saw when it acted is, byte for byte, what it is trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastdqn.replay import ReplayMemory
+
+
+@pytest.mark.parametrize("padding", ["zero", "repeat", "reject"])
+@pytest.mark.parametrize("stack", [1, 2, 4])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    ("frame_shape", "dtype"), [((6, 5), "uint8"), ((3,), "float32"), ((84, 84), "uint8")]
+)
+def test_the_stack_that_was_acted_on_is_the_stack_that_is_drawn(
+    padding: str, stack: int, n_step: int, frame_shape: tuple[int, ...], dtype: str
+) -> None:
+    """Over many episodes, short ones too, and several rounds of the ring."""
+    num_envs, steps = 3, 60 if frame_shape == (84, 84) else 300
+    capacity = num_envs * (stack + n_step) + 37
+    memory = ReplayMemory(
+        capacity,
+        frame_shape,
+        dtype,
+        num_envs=num_envs,
+        stack=stack,
+        n_step=n_step,
+        padding=padding,
+    )
+    random = np.random.default_rng(0)
+    image = len(frame_shape) == 2
+
+    def frames(count: int) -> np.ndarray[Any, Any]:
+        raw = random.integers(1, 255, (count, *frame_shape))
+        return raw.astype(dtype) if dtype == "uint8" else (raw / 7).astype(dtype)
+
+    # The action names the decision, so that a drawn row says which acting stack was its own.
+    acted_on: list[np.ndarray[Any, Any]] = []
+    padded: set[int] = set()
+    compared: set[int] = set()
+    memory.begin(frames(num_envs))
+    for _ in range(steps):
+        seen = memory.stacks()
+        shape = (num_envs, stack, *frame_shape)
+        out = np.zeros(shape, dtype)
+        memory.stacks_into(out)
+        assert out.tobytes() == seen.tobytes()
+        if image:
+            last = memory.stacks(channels_last=True)
+            assert last.shape == shape
+            assert np.ascontiguousarray(last).tobytes() == seen.tobytes()
+            turned = np.moveaxis(np.zeros((num_envs, *frame_shape, stack), dtype), -1, 1)
+            memory.stacks_into(turned)
+            assert np.ascontiguousarray(turned).tobytes() == seen.tobytes()
+        for env in reversed(range(num_envs)):
+            assert memory.stacks([env])[0].tobytes() == seen[env].tobytes()
+
+        actions = np.arange(len(acted_on), len(acted_on) + num_envs)
+        padded.update(actions[memory.needs_padding()].tolist())
+        acted_on.extend(seen)
+        terminated = random.random(num_envs) < 0.1
+        truncated = random.random(num_envs) < 0.1
+        memory.append(
+            actions,
+            np.zeros(num_envs, np.float32),
+            frames(num_envs),
+            terminated,
+            truncated,
+            life_lost=random.random(num_envs) < 0.1,
+        )
+        ended = np.flatnonzero(terminated | truncated)
+        if ended.size:
+            memory.begin(frames(len(ended)), ended)
+
+        if len(memory) == 0:
+            continue
+        batch = memory.gather(memory.valid_indices(), channels_last=image)
+        for action, state in zip(batch.actions.tolist(), batch.states, strict=True):
+            assert np.ascontiguousarray(state).tobytes() == acted_on[action].tobytes()
+            compared.add(action)
+    if padding == "reject":
+        assert not compared & padded
+    assert len(compared - padded) > steps
+    assert stack == 1 or padded
+
+
+def test_a_truncated_episode_bootstraps_from_the_stack_that_would_have_been_acted_on() -> None:
+    """The next state of any transition is the acting stack of the frame it led to."""
+    memory = ReplayMemory(40, (2, 2), stack=3)
+    random = np.random.default_rng(1)
+    memory.begin(random.integers(1, 255, (1, 2, 2), dtype=np.uint8))
+    reached: dict[int, bytes] = {}
+    no = np.zeros(1, np.bool_)
+    for step in range(30):
+        frame = random.integers(1, 255, (1, 2, 2), dtype=np.uint8)
+        memory.append(np.array([step]), np.zeros(1), frame, no, np.array([step == 29]))
+        if step < 29:
+            reached[step] = memory.stacks().tobytes()
+        else:
+            reached[step] = np.concatenate(
+                [memory.gather(memory.valid_indices()).states[-1][1:], frame]
+            ).tobytes()
+    batch = memory.gather(memory.valid_indices())
+    assert len(batch.actions) == 30
+    for action, state in zip(batch.actions.tolist(), batch.next_states, strict=True):
+        assert state.tobytes() == reached[action]

@@ -1,0 +1,77 @@
+"""Centred RMSProp against the formula, step by step in float64 Python numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fastdqn.optimizers import CenteredRMSProp, make_optimizer
+
+
+def test_centered_rmsprop_by_hand() -> None:
+    gradients = [0.5, -1.0, 0.25, 3.0]
+    weight = torch.nn.Parameter(torch.tensor([2.0]))
+    optimizer = CenteredRMSProp([weight], learning_rate=0.1, decay=0.95, epsilon=0.01)
+    w, g, s = 2.0, 0.0, 0.0
+    for d in gradients:
+        weight.grad = torch.tensor([d])
+        optimizer.step()
+        g = 0.95 * g + 0.05 * d
+        s = 0.95 * s + 0.05 * d * d
+        w -= 0.1 * d / math.sqrt(s - g * g + 0.01)
+        # float32 against float64: a few roundings of 6e-8 each.
+        assert weight.item() == pytest.approx(w, rel=1e-6)
+    # The first step in numbers: g = .025, s = .0125, root = sqrt(.0125 - .000625 + .01).
+    assert 2 - 0.1 * 0.5 / math.sqrt(0.021875) == pytest.approx(1.6619383, abs=1e-6)
+
+
+def test_epsilon_stands_inside_the_root() -> None:
+    ours = torch.nn.Parameter(torch.tensor([0.0]))
+    torchs = torch.nn.Parameter(torch.tensor([0.0]))
+    for weight, optimizer in (
+        (ours, CenteredRMSProp([ours], learning_rate=1.0, decay=0.95, epsilon=0.01)),
+        (torchs, torch.optim.RMSprop([torchs], lr=1.0, alpha=0.95, eps=0.01, centered=True)),
+    ):
+        weight.grad = torch.tensor([1e-3])
+        optimizer.step()
+    # A tiny gradient: ours divides by about .1, torch's by about .01.
+    assert ours.item() == pytest.approx(-0.01, rel=1e-3)
+    assert torchs.item() < -0.05
+
+
+def test_constant_gradients_never_make_nan() -> None:
+    # s - g^2 tends to 0 and rounds below it; epsilon is far smaller than that rounding.
+    weight = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = CenteredRMSProp([weight], learning_rate=1e-3, decay=0.95, epsilon=1e-5)
+    gradient = torch.linspace(1, 1000, 1000)
+    for _ in range(500):
+        weight.grad = gradient
+        optimizer.step()
+    assert torch.isfinite(weight).all()
+
+
+def test_summed_gradients_equal_mean_gradients_with_scaled_epsilon() -> None:
+    """Nature's sum with epsilon .01 is DQN Zoo's mean with .01 / 32^2."""
+    summed, mean = torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(5))
+    first = CenteredRMSProp([summed], learning_rate=1e-2, decay=0.95, epsilon=0.01)
+    second = CenteredRMSProp([mean], learning_rate=1e-2, decay=0.95, epsilon=0.01 / 32**2)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        gradient = torch.randn(5, generator=generator)
+        summed.grad, mean.grad = gradient * 32, gradient
+        first.step()
+        second.step()
+    torch.testing.assert_close(summed, mean, rtol=1e-5, atol=1e-6)
+
+
+def test_the_name_chooses_the_optimizer() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    values = {"learning_rate": 2.5e-4, "epsilon": 0.01, "decay": 0.95}
+    adam = make_optimizer("adam", weights, **values)
+    assert isinstance(adam, torch.optim.Adam)
+    assert (adam.defaults["lr"], adam.defaults["eps"]) == (2.5e-4, 0.01)
+    nature = make_optimizer("rmsprop_centered", weights, **values)
+    assert isinstance(nature, CenteredRMSProp)
+    assert nature.defaults == {"lr": 2.5e-4, "decay": 0.95, "epsilon": 0.01}
