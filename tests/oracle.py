@@ -9,6 +9,7 @@ wall forgotten) cannot be repeated here. It refuses to be quick, and to be confi
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,6 +154,9 @@ class OracleReplay:
                 raise ValueError("one value for each environment")
         if any(not -(2**31) <= int(action) < 2**31 for action in actions):
             raise ValueError("actions fit 32 bits")
+        largest = float(np.finfo(np.float32).max)
+        if any(not abs(float(reward)) <= largest for reward in rewards):
+            raise ValueError("rewards are finite as float32")
         for env in envs:
             if not self.episodes[env] or not self.episodes[env][-1].open:
                 raise ValueError("no episode is open")
@@ -236,9 +240,7 @@ class OracleReplay:
 
     def _stack_is_stored(self, episode: Episode, t: int) -> bool:
         return all(
-            self.is_stored(episode.frames[s])
-            for s in range(t - self.stack + 1, t + 1)
-            if s >= 0
+            self.is_stored(episode.frames[s]) for s in range(t - self.stack + 1, t + 1) if s >= 0
         )
 
     def window_length(self, episode: Episode, t: int) -> int | None:
@@ -425,9 +427,7 @@ class OracleStepper:
             self.episode_frames += 1
             terminated = bool(self.emulator.game_over())
             truncated = self.episode_frames >= self.max_episode_frames
-        lives_lost = sum(
-            max(0, before - after) for before, after in zip(lives[:-1], lives[1:], strict=True)
-        )
+        lives_lost = sum(max(0, before - after) for before, after in itertools.pairwise(lives))
         self.fire_next = self.fire_action is not None and lives_lost > 0
         if self.reward_clip_at == "step":
             learning_reward = clip_reward(self.reward_clip, sum(rewards))

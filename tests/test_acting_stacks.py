@@ -101,8 +101,9 @@ def test_a_truncated_episode_bootstraps_from_the_stack_that_would_have_been_acte
         if step < 29:
             reached[step] = memory.stacks().tobytes()
         else:
-            reached[step] = np.concatenate([memory.gather(memory.valid_indices()).states[-1][1:],
-                                            frame]).tobytes()
+            reached[step] = np.concatenate(
+                [memory.gather(memory.valid_indices()).states[-1][1:], frame]
+            ).tobytes()
     batch = memory.gather(memory.valid_indices())
     assert len(batch.actions) == 30
     for action, state in zip(batch.actions.tolist(), batch.next_states, strict=True):

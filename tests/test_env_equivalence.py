@@ -61,9 +61,7 @@ def resized(screen: np.ndarray[Any, Any], shape: tuple[int, int]) -> np.ndarray[
     return out
 
 
-def assert_resized_like_opencv(
-    screen: np.ndarray[Any, Any], found: np.ndarray[Any, Any]
-) -> int:
+def assert_resized_like_opencv(screen: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> int:
     """How many pixels differ from OpenCV's; all of them must be near ties of rounding."""
     theirs = cv2.resize(screen, found.shape[::-1], interpolation=cv2.INTER_AREA)
     numerators, denominator = area_resize_exact(screen, *found.shape)
@@ -108,9 +106,7 @@ def in_step(
     game: str, *, frame_skip: int, sticky_actions: float
 ) -> tuple[AtariEnv, Any, ale_py.ALEInterface]:
     """Ours, gymnasium's and a bare emulator, all at the same moment of the same game."""
-    ours = AtariEnv(
-        game, frame_skip=frame_skip, sticky_actions=sticky_actions, noop_max=0, seed=3
-    )
+    ours = AtariEnv(game, frame_skip=frame_skip, sticky_actions=sticky_actions, noop_max=0, seed=3)
     theirs = AtariPreprocessing(
         gymnasium.make(
             f"ALE/{game_title(game)}-v5",
@@ -286,6 +282,18 @@ def test_a_lost_life_resets_nothing(life_loss: Any) -> None:
             learned += info["learning_reward"] - min(reward, 1.0)
         assert (lives, losses) == (0, 5)
         assert learned == (-5.0 if life_loss == "penalty" else 0.0)
+
+
+def test_a_reset_plays_up_to_noop_max_no_ops() -> None:
+    """0 to that many frames, the last included; all of them after reset_game, none before."""
+    env = AtariEnv("breakout", noop_max=5, seed=0)
+    counts = []
+    for _ in range(150):
+        _, info = env.reset()
+        assert env.ale.getEpisodeFrameNumber() == info["episode_frames"]
+        counts.append(info["episode_frames"])
+    assert set(counts) == {0, 1, 2, 3, 4, 5}
+    assert max(counts.count(n) for n in range(6)) < 50  # 25 expected each
 
 
 # -- Several environments --------------------------------------------------------------------------

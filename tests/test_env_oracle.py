@@ -122,9 +122,7 @@ def test_any_script(
 def test_every_way_to_end_inside_a_skip(frame_skip: int, ends_at: int, limit: int) -> None:
     """Game over at each frame, the limit at each frame, and both at once; by hand, no oracle."""
     screens = [palette_screen(k) for k in range(9)]
-    game = [
-        ScriptedFrame(screens[k], reward=10**k, game_over=k == ends_at) for k in range(1, 9)
-    ]
+    game = [ScriptedFrame(screens[k], reward=10**k, game_over=k == ends_at) for k in range(1, 9)]
     emulator = ScriptedEmulator([game], ScriptedFrame(screens[0]))
     stepper = AtariStepper(
         emulator,

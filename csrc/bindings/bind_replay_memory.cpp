@@ -117,7 +117,9 @@ void stacks_into(const ReplayMemory& memory, py::handle out, py::handle env_ids)
 py::array_t<bool> needs_padding(const ReplayMemory& memory, py::handle env_ids) {
   const auto envs = env_ids_argument(env_ids, memory.config().num_envs);
   py::array_t<bool> out(static_cast<py::ssize_t>(envs.size()));
-  memory.needs_padding_into(envs, reinterpret_cast<std::uint8_t*>(out.mutable_data()));
+  auto* flags = reinterpret_cast<std::uint8_t*>(out.mutable_data());
+  const NoGil no_gil;
+  memory.needs_padding_into(envs, flags);
   return out;
 }
 
@@ -370,7 +372,7 @@ TypeError for a wrong dtype.)")
 --
 
 Every index that can be drawn now, ascending: int64.)")
-      .def("__len__", &ReplayMemory::num_drawable,
+      .def("__len__", &ReplayMemory::num_drawable, py::call_guard<NoGil>(),
            "__len__(self)\n--\n\nHow many transitions can be drawn now.")
       .def("check_invariants", &ReplayMemory::check_invariants, py::call_guard<NoGil>(),
            R"(check_invariants(self)
@@ -410,7 +412,7 @@ ValueError names the file and what is wrong where it is damaged in any way; OSEr
 cannot be read; MemoryError where its capacity is too much for this machine.)");
 
   memory
-      .def_property_readonly("num_frames", &ReplayMemory::num_frames,
+      .def_property_readonly("num_frames", &ReplayMemory::num_frames, py::call_guard<NoGil>(),
                              "Frames stored now, over all environments.")
       .def_property_readonly(
           "nbytes", &ReplayMemory::nbytes,

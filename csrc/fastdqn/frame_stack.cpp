@@ -50,11 +50,12 @@ void interleave(const std::byte* const* planes, std::size_t count, std::byte* ta
 }
 
 /// Interleaves `count` of the frames for each of the `rows`, the later rows one frame on.
-/// Element by element in blocks, so that what one row read is still in the cache for the next.
+/// In blocks, so that what one row read is still in the cache for the next; small ones, so that
+/// all frames are asked for from the start.
 template <typename Element>
 void interleave_rows(const std::byte* const* planes, std::size_t count,
                      std::span<std::byte* const> rows, std::size_t elements) noexcept {
-  constexpr std::size_t kBlock = 1024;
+  constexpr std::size_t kBlock = 256;
   for (std::size_t begin = 0; begin < elements; begin += kBlock) {
     const std::size_t end = std::min(begin + kBlock, elements);
     for (std::size_t row = 0; row < rows.size(); ++row) {

@@ -192,7 +192,6 @@ Slot ReplayMemory::store_frame(std::uint32_t env, std::uint16_t age, const std::
   }
   head_ = slot + 1 == capacity() ? 0 : slot + 1;
   store_.write(slot, frame);
-  records_[slot] = SlotRecord{};
   records_[slot].env = env;
   records_[slot].age = age;
   return slot;
@@ -230,6 +229,7 @@ void ReplayMemory::evict(Slot slot) {
   if (record.next != kNoSlot) records_[record.next].previous = kNoSlot;
   if (record.previous != kNoSlot) records_[record.previous].next = kNoSlot;
   if (envs_[record.env].newest == slot) envs_[record.env].newest = kNoSlot;
+  records_[slot] = SlotRecord{};
 }
 
 void ReplayMemory::add_drawable(Slot slot) {

@@ -127,6 +127,8 @@ class ReplayMemory {
   static std::unique_ptr<ReplayMemory> load(const std::string& path);
 
  private:
+  friend struct ReplayMemoryTest;  // evicts frames anywhere, not just the oldest
+
   enum class Phase : std::uint8_t { kNotBegun = 0, kOpen = 1, kEnded = 2 };
 
   struct Env {

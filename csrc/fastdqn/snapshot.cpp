@@ -180,8 +180,9 @@ void SnapshotWriter::write(const void* data, std::size_t nbytes) {
 
 // -- reading ----------------------------------------------------------------------------------
 
+// O_NONBLOCK: a pipe is to be refused, not waited for.
 SnapshotReader::SnapshotReader(std::string path)
-    : path_(std::move(path)), file_(open_or_fail(path_, O_RDONLY)) {
+    : path_(std::move(path)), file_(open_or_fail(path_, O_RDONLY | O_NONBLOCK)) {
   find_sections();
 }
 

@@ -1,0 +1,93 @@
+"""How fast is fastdqn, against the limit of the machine and against other systems?
+
+    python benchmarks/throughput.py                    # every row, under 15 minutes
+    python benchmarks/throughput.py --quick            # every row, under 2 minutes, wider spreads
+    python benchmarks/throughput.py --only sample update --json out.json
+
+Each row first compares answers and is not timed where they differ; the exit status is then 1. It is
+0 whatever the speeds are: requirements that are missed are printed as missed. What each row
+measures, and how to read it, is in benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import harness
+import torch
+from bench_emulation import emulation
+from bench_learning import training, update
+from bench_replay import append, memory, sample
+from harness import Effort, Row, WrongAnswer
+from rich.console import Console
+
+ROWS: Mapping[str, Callable[[Effort], Iterator[Row]]] = {
+    "emulation": emulation,
+    "append": append,
+    "sample": sample,
+    "memory": memory,
+    "update": update,
+    "training": training,
+}
+FULL = Effort(
+    seconds=20.0, training_seconds=300.0, training_turn_steps=200, capacities=(10_000, 100_000)
+)
+QUICK = Effort(seconds=3.0, training_seconds=25.0, training_turn_steps=40, capacities=(100_000,))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures the rows that are asked for; returns the exit status."""
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    effort = QUICK if options.quick else FULL
+    if options.million:
+        effort = replace(effort, capacities=(*effort.capacities, 1_000_000))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    about = harness.machine()
+    harness.print_machine(console, about)
+
+    rows: list[Row] = []
+    wrong: list[str] = []
+    for key in options.only:
+        try:
+            for row in ROWS[key](effort):
+                harness.print_row(console, row)
+                rows.append(row)
+        except WrongAnswer as error:
+            wrong.append(f"not timed, as the answer is wrong: {error}")
+            console.print(f"\n[red]{wrong[-1]}[/red]", highlight=False)
+    harness.print_requirements(console, rows)
+    for line in wrong:
+        console.print(f"  [red]WRONG[/red]         {line}", highlight=False)
+    if options.json is not None:
+        harness.write_json(options.json, about, rows)
+    return 1 if wrong else 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="under 2 minutes, with wider spreads")
+    add(
+        "--million",
+        action="store_true",
+        help="also sample from 1,000,000 frames: 15 GB",
+    )
+    add("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
+        help=f"only these rows, of {', '.join(ROWS)}")  # fmt: skip
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)),
+        help="that PyTorch computes with (default: one for each core)")  # fmt: skip
+    add("--json", type=Path, metavar="PATH", help="also write every turn of every contender there")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
