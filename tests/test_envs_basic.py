@@ -333,6 +333,21 @@ def test_life_loss_modes_play_the_same_game_to_its_end() -> None:
     assert penalty == ignored | {"learned": ignored["score"] - 2.5}
 
 
+def test_a_counter_that_is_cleared_at_the_end_is_one_lost_life() -> None:
+    env = AtariEnv("Amidar", life_loss="penalty", frame_skip=1, noop_max=0, seed=1)
+    _, info = env.reset()
+    lives = [info["lives"]]
+    penalties = []
+    terminated = False
+    while not terminated:
+        _, _, terminated, _, info = env.step(0)
+        lives.append(info["lives"])
+        if info["learning_reward"] < 0:
+            penalties.append((lives[-2], lives[-1], info["learning_reward"]))
+    # Amidar counts down from 11 and ends with its fourth life.
+    assert penalties == [(11, 10, -1.0), (10, 9, -1.0), (9, 8, -1.0), (8, 0, -1.0)]
+
+
 @pytest.mark.parametrize("game", ["Pong", "Boxing", "Freeway"])
 def test_games_without_lives_lose_none(game: str) -> None:
     env = AtariEnv(game, seed=1)
