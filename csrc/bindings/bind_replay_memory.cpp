@@ -412,8 +412,13 @@ ValueError names the file and what is wrong where it is damaged in any way; OSEr
 cannot be read; MemoryError where its capacity is too much for this machine.)");
 
   memory
-      .def_property_readonly("num_frames", &ReplayMemory::num_frames, py::call_guard<NoGil>(),
-                             "Frames stored now, over all environments.")
+      .def_property_readonly(
+          "num_frames",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.num_frames();
+          },
+          "Frames stored now, over all environments.")
       .def_property_readonly(
           "nbytes", &ReplayMemory::nbytes,
           "Bytes that the full memory takes; the system commits them as frames arrive.")

@@ -80,6 +80,11 @@ StackTarget stack_target(std::byte* data, std::span<const std::int64_t> shape,
                          std::span<const std::int64_t> strides, const FrameGeometry& frame,
                          std::size_t stack, std::size_t rows, const char* name);
 
+/// Whether any byte belongs to both targets of `rows` stacks. Exact where both have one layout and
+/// strides; others share memory if their address ranges do.
+bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, std::size_t stack,
+                  const FrameGeometry& frame) noexcept;
+
 /// Copies the frames of one stack of `count` frames into a row of `target`.
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
                  std::size_t count, const StackTarget& target, std::size_t row) noexcept;

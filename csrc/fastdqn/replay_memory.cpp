@@ -309,9 +309,8 @@ void ReplayMemory::needs_padding_into(std::span<const std::int64_t> envs,
 }
 
 void ReplayMemory::check_target(const BatchTarget& target) const {
-  if (target.rows == 0) return;
-  const bool wrong_window = target.is_window() && stack() > 1 && config_.n_step != 1;
-  if (wrong_window || target.states.data == target.next_states.data) {
+  if (config_.n_step == 1 && target.is_window()) return;
+  if (share_memory(target.states, target.next_states, target.rows, stack(), config_.frame)) {
     throw std::invalid_argument(
         "states and next_states share memory; only with n_step=1 may they, as the views "
         "[:, :-1] and [:, 1:] of one planar [rows, stack + 1, ...] array");
