@@ -19,8 +19,9 @@ Rules of a step:
 - The frame written is the pixel-wise maximum of the step's last two screens (its only screen where
   it ran one frame), area-averaged. A reset writes its last screen alone.
 - `truncated`: emulator frames since `reset_game`, no-ops and FIRE included, reached the limit.
-- `life_lost`: a life was lost and `life_loss` is "terminal". With "penalty", `life_loss_penalty` is
-  added to the learning reward once for every lost life, after clipping.
+- A life is lost in a frame in which `lives` falls, one however far: some games clear their counter
+  at the end. `life_lost`: one was lost and `life_loss` is "terminal". With "penalty",
+  `life_loss_penalty` is added to the learning reward for each, after clipping.
 - With `fire_action`, a reset plays it for `frame_skip` frames after the no-ops, and the first step
   after a life loss plays it in place of the given action, in every mode of `life_loss`.
 - A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
@@ -140,7 +141,7 @@ cdef class AtariStepper:
             if self.clip_frames:
                 learning_reward += clip_reward(self.reward_clip, frame_reward)
             lives = self.get_lives()
-            lost += max(self.lives - lives, 0)
+            lost += lives < self.lives
             self.lives = lives
             # Any frame may turn out to be the last but one, so each is seen while it is there.
             self._see(frames % 2)

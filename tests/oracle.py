@@ -427,7 +427,7 @@ class OracleStepper:
             self.episode_frames += 1
             terminated = bool(self.emulator.game_over())
             truncated = self.episode_frames >= self.max_episode_frames
-        lives_lost = sum(max(0, before - after) for before, after in itertools.pairwise(lives))
+        lives_lost = sum(after < before for before, after in itertools.pairwise(lives))
         self.fire_next = self.fire_action is not None and lives_lost > 0
         if self.reward_clip_at == "step":
             learning_reward = clip_reward(self.reward_clip, sum(rewards))
