@@ -68,6 +68,7 @@ class Pair:
         assert is_area_mean(self.out, expected.screen)
         assert self.stepper.reward == expected.reward
         assert self.stepper.learning_reward == np.float32(expected.learning_reward)
+        assert self.stepper.action_played == expected.action_played
         assert self.stepper.frames_used == expected.frames_used
         assert self.stepper.episode_frames == expected.episode_frames
         assert self.stepper.terminated == expected.terminated
