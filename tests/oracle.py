@@ -350,6 +350,7 @@ def is_area_mean(found: NDArray[np.uint8], screen: NDArray[np.uint8]) -> bool:
 class OracleStep:
     """What one agent step came to; `screen` is what the frame is an area average of."""
 
+    action_played: int
     screen: NDArray[np.uint8]
     reward: float
     learning_reward: float
@@ -415,7 +416,9 @@ class OracleStepper:
         return self._screen()
 
     def step(self, action: int) -> OracleStep:
-        played = self.fire_action if self.fire_next else self.actions[action]
+        if self.fire_next:
+            action = list(self.actions).index(self.fire_action)
+        played = self.actions[action]
         screens: list[NDArray[np.uint8]] = []
         rewards: list[float] = []
         lives = [self.emulator.lives()]
@@ -427,7 +430,7 @@ class OracleStepper:
             self.episode_frames += 1
             terminated = bool(self.emulator.game_over())
             truncated = self.episode_frames >= self.max_episode_frames
-        lives_lost = sum(max(0, before - after) for before, after in itertools.pairwise(lives))
+        lives_lost = sum(after < before for before, after in itertools.pairwise(lives))
         self.fire_next = self.fire_action is not None and lives_lost > 0
         if self.reward_clip_at == "step":
             learning_reward = clip_reward(self.reward_clip, sum(rewards))
@@ -436,6 +439,7 @@ class OracleStepper:
         if self.life_loss == "penalty":
             learning_reward += lives_lost * self.life_loss_penalty
         return OracleStep(
+            action_played=action,
             screen=np.max(screens[-2:], axis=0),
             reward=sum(rewards),
             learning_reward=learning_reward,

@@ -90,7 +90,9 @@ def test_the_resize_is_opencvs(screen_shape: tuple[int, int], shape: tuple[int, 
             screens.append(ale.getScreenGrayscale())
     for screen in screens:
         assert screen.shape == screen_shape
-        assert_resized_like_opencv(screen, resized(screen, shape))
+        found = resized(screen, shape)
+        assert is_area_mean(found, screen)
+        assert_resized_like_opencv(screen, found)
 
 
 @pytest.mark.slow

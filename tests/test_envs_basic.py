@@ -56,7 +56,7 @@ def test_the_ids_that_gymnasium_registers_resolve() -> None:
     ids = [
         (name, spec.kwargs["game"])
         for name, spec in gymnasium.registry.items()
-        if str(spec.entry_point).startswith("ale_py")
+        if str(spec.entry_point).startswith("ale_py") and "-ram" not in name
     ]
     assert len(ids) > 300
     for name, game in ids:
@@ -286,7 +286,10 @@ def test_fire_starts_breakout_and_goes_on_after_each_life() -> None:
         if info["lives"] < lives:
             lives = info["lives"]
             assert info["life_lost"]
-            env.step(0)
+            # What is remembered must be the action that had the effect, not the one asked for.
+            assert info["action_played"] == 0
+            *_, info = env.step(0)
+            assert env.get_action_meanings()[info["action_played"]] == "FIRE"
             assert ball_in_play(env)
     # Without FIRE the ball would rest after the first life, and the game never end.
     assert terminated
@@ -331,6 +334,21 @@ def test_life_loss_modes_play_the_same_game_to_its_end() -> None:
     assert random_breakout() == ignored | {"life_lost": 5}
     penalty = random_breakout(life_loss="penalty", life_loss_penalty=-0.5)
     assert penalty == ignored | {"learned": ignored["score"] - 2.5}
+
+
+def test_a_counter_that_is_cleared_at_the_end_is_one_lost_life() -> None:
+    env = AtariEnv("Amidar", life_loss="penalty", frame_skip=1, noop_max=0, seed=1)
+    _, info = env.reset()
+    lives = [info["lives"]]
+    penalties = []
+    terminated = False
+    while not terminated:
+        _, _, terminated, _, info = env.step(0)
+        lives.append(info["lives"])
+        if info["learning_reward"] < 0:
+            penalties.append((lives[-2], lives[-1], info["learning_reward"]))
+    # Amidar counts down from 11 and ends with its fourth life.
+    assert penalties == [(11, 10, -1.0), (10, 9, -1.0), (9, 8, -1.0), (8, 0, -1.0)]
 
 
 @pytest.mark.parametrize("game", ["Pong", "Boxing", "Freeway"])
@@ -482,6 +500,18 @@ def test_a_vector_needs_an_environment_and_an_action_for_each(make: Any) -> None
     envs.reset()
     with pytest.raises(ValueError, match="expected 2 actions, got 1"):
         envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("env_ids", "error"),
+    [([True, False], TypeError), ([0.0], TypeError), ([2], IndexError), ([-1], IndexError)],
+)
+def test_a_reset_names_environments_by_number(env_ids: Any, error: type[Exception]) -> None:
+    for envs in (AtariVector("Pong", 2), GymVector("CartPole-v1", 2)):
+        envs.reset()
+        with pytest.raises(error, match="env_ids"):
+            envs.reset(np.array(env_ids))
+        assert len(envs.reset(np.array([], np.int64))) == 0
 
 
 # -- Classic control -----------------------------------------------------------------------------

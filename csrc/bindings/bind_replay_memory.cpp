@@ -227,8 +227,9 @@ void bind_replay_memory(py::module_& module) {
   py::register_local_exception_translator(&translate);
   bind_batch(module);
 
-  py::class_<ReplayMemory> memory(module, "ReplayMemory",
-                                  R"(The last `capacity` frames of all environments, and the transitions between them.
+  py::class_<ReplayMemory> memory(
+      module, "ReplayMemory",
+      R"(The last `capacity` frames of all environments, and the transitions between them.
 
 One slot of the ring is one frame, a frame's slot number is the index of the transition that
 starts there, and stacks are built when they are read. A transition can be drawn exactly when
@@ -412,8 +413,13 @@ ValueError names the file and what is wrong where it is damaged in any way; OSEr
 cannot be read; MemoryError where its capacity is too much for this machine.)");
 
   memory
-      .def_property_readonly("num_frames", &ReplayMemory::num_frames, py::call_guard<NoGil>(),
-                             "Frames stored now, over all environments.")
+      .def_property_readonly(
+          "num_frames",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.num_frames();
+          },
+          "Frames stored now, over all environments.")
       .def_property_readonly(
           "nbytes", &ReplayMemory::nbytes,
           "Bytes that the full memory takes; the system commits them as frames arrive.")

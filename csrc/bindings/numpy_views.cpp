@@ -10,7 +10,11 @@ namespace fastdqn::bindings {
 
 namespace {
 
-std::string type_name(py::handle value) { return py::str(py::type::of(value).attr("__name__")); }
+std::string text(py::handle value) { return py::str(value); }
+
+std::string type_name(py::handle value) {
+  return text(py::type::handle_of(value).attr("__name__"));
+}
 
 [[noreturn]] void fail_type(const char* name, const std::string& came, const char* expected) {
   throw py::type_error(std::string(name) + " is " + came + "; expected " + expected);
@@ -78,7 +82,7 @@ void check_dtype(const py::array& array, const char* name, const DTypeInfo& expe
       static_cast<std::size_t>(dtype.itemsize()) == expected.size && is_native(dtype)) {
     return;
   }
-  fail_type(name, "of dtype " + std::string(py::str(dtype)), expected.name);
+  fail_type(name, "of dtype " + text(dtype), expected.name);
 }
 
 std::vector<py::ssize_t> stack_shape(std::size_t rows, std::size_t stack,
@@ -99,7 +103,7 @@ std::int64_t integer_argument(py::handle value, const char* name) {
   int overflow = 0;
   const long long result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) {
-    throw py::value_error(std::string(name) + " is " + std::string(py::str(number)) +
+    throw py::value_error(std::string(name) + " is " + text(number) +
                           "; expected an integer that fits 64 bits");
   }
   return result;
@@ -114,7 +118,7 @@ std::uint64_t seed_argument(py::handle value) {
   const unsigned long long result = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    throw py::value_error("seed is " + std::string(py::str(number)) + "; expected 0 to 2**64 - 1");
+    throw py::value_error("seed is " + text(number) + "; expected 0 to 2**64 - 1");
   }
   return result;
 }
@@ -141,7 +145,7 @@ DType dtype_argument(py::handle value) {
     throw py::value_error("dtype is " + std::string(py::repr(dtype)) +
                           "; expected this machine's byte order");
   }
-  return dtype_named(std::string(py::str(dtype.attr("name"))));
+  return dtype_named(text(dtype.attr("name")));
 }
 
 std::vector<std::int64_t> integers_argument(py::handle value, const char* name) {
@@ -155,7 +159,7 @@ std::vector<std::int64_t> integers_argument(py::handle value, const char* name) 
   std::vector<std::int64_t> out(static_cast<std::size_t>(array.shape(0)));
   if (out.empty()) return out;
   if ((dtype.kind() != 'i' && dtype.kind() != 'u') || !is_native(dtype)) {
-    fail_type(name, "of dtype " + std::string(py::str(dtype)), kExpected);
+    fail_type(name, "of dtype " + text(dtype), kExpected);
   }
   const bool is_signed = dtype.kind() == 'i';
   switch (dtype.itemsize()) {
@@ -208,7 +212,7 @@ std::vector<float> floats_argument(py::handle value, const char* name, std::size
   } else if (dtype.kind() == 'i' && !py::isinstance<py::array>(value)) {
     convert<std::int64_t>(array, out);
   } else {
-    fail_type(name, "of dtype " + std::string(py::str(dtype)), kExpected);
+    fail_type(name, "of dtype " + text(dtype), kExpected);
   }
   return out;
 }
@@ -221,7 +225,7 @@ std::vector<std::uint8_t> flags_argument(py::handle value, const char* name, std
   check_rows(shape_of(array), name, rows);
   if (rows == 0) return out;
   if (array.dtype().kind() != 'b') {
-    fail_type(name, "of dtype " + std::string(py::str(array.dtype())), kExpected);
+    fail_type(name, "of dtype " + text(array.dtype()), kExpected);
   }
   convert<std::uint8_t>(array, out);
   return out;
@@ -278,13 +282,16 @@ Number* column_argument(py::handle value, std::size_t rows, const char* name) {
   py::array array = checked_output(value, name);
   const py::dtype expected = py::dtype::of<Number>();
   if (!array.dtype().equal(expected)) {
-    fail_type(name, "of dtype " + std::string(py::str(array.dtype())),
-              std::string(py::str(expected)).c_str());
+    fail_type(name, "of dtype " + text(array.dtype()),
+              text(expected).c_str());
   }
   check_rows(shape_of(array), name, rows);
-  if (rows > 1 && array.strides(0) != static_cast<py::ssize_t>(sizeof(Number))) {
+  constexpr int kLayout = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
+                          py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  if ((array.flags() & kLayout) != kLayout) {
     throw py::value_error(std::string(name) + " has strides of " +
-                          std::to_string(array.strides(0)) + " bytes; expected C-contiguous");
+                          std::to_string(array.strides(0)) +
+                          " bytes; expected C-contiguous and aligned");
   }
   return static_cast<Number*>(array.mutable_data());
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #if defined(__GNUC__) || defined(_MSC_VER)
 #define FASTDQN_RESTRICT __restrict
@@ -100,6 +101,34 @@ bool keep_apart(std::int64_t count_a, std::int64_t stride_a, std::int64_t count_
   return (count_a <= 1 || stride_a >= nbytes) && (count_b <= 1 || stride_b >= inner);
 }
 
+/// The pieces that a target is made of: `nbytes` at every combination of two strides.
+struct Pieces {
+  std::ptrdiff_t rows;
+  std::ptrdiff_t frames;
+  std::ptrdiff_t frame_stride;
+  std::ptrdiff_t nbytes;
+};
+
+Pieces pieces(const StackTarget& target, std::size_t rows, std::size_t stack,
+              const FrameGeometry& frame) noexcept {
+  const auto nbytes = static_cast<std::ptrdiff_t>(frame.nbytes());
+  const auto frames = static_cast<std::ptrdiff_t>(stack);
+  if (target.layout == StackLayout::kPlanar) {
+    return {static_cast<std::ptrdiff_t>(rows), frames, target.frame_stride, nbytes};
+  }
+  return {static_cast<std::ptrdiff_t>(rows), 1, 0, frames * nbytes};
+}
+
+/// The offsets from its data at which a target begins and ends.
+std::pair<std::ptrdiff_t, std::ptrdiff_t> range(const StackTarget& target,
+                                                const Pieces& parts) noexcept {
+  const std::ptrdiff_t to_last_row = (parts.rows - 1) * target.row_stride;
+  const std::ptrdiff_t to_last_frame = (parts.frames - 1) * parts.frame_stride;
+  const std::ptrdiff_t none = 0;
+  return {std::min(none, to_last_row) + std::min(none, to_last_frame),
+          std::max(none, to_last_row) + std::max(none, to_last_frame) + parts.nbytes};
+}
+
 }  // namespace
 
 bool resolve_stack(const SlotRecord* records, Slot newest, std::size_t stack, Padding padding,
@@ -155,6 +184,43 @@ StackTarget stack_target(std::byte* data, std::span<const std::int64_t> shape,
       shape_text(shape) +
       "; expected each frame C-contiguous and apart from the others (planar), or each row "
       "C-contiguous and aligned as [*frame_shape, stack] (channels last)");
+}
+
+bool is_window(const StackTarget& states, const StackTarget& next_states, std::size_t rows,
+               std::size_t stack, const FrameGeometry& frame) noexcept {
+  return states.layout == StackLayout::kPlanar && next_states.layout == StackLayout::kPlanar &&
+         states.row_stride == next_states.row_stride &&
+         states.frame_stride == next_states.frame_stride &&
+         next_states.data == states.data + states.frame_stride &&
+         keep_apart(static_cast<std::int64_t>(rows), states.row_stride,
+                    static_cast<std::int64_t>(stack) + 1, states.frame_stride,
+                    static_cast<std::int64_t>(frame.nbytes()));
+}
+
+bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, std::size_t stack,
+                  const FrameGeometry& frame) noexcept {
+  if (rows == 0) return false;
+  const Pieces parts = pieces(a, rows, stack, frame);
+  const auto [begin_a, end_a] = range(a, parts);
+  const auto [begin_b, end_b] = range(b, pieces(b, rows, stack, frame));
+  const auto distance = static_cast<std::ptrdiff_t>(reinterpret_cast<std::intptr_t>(b.data) -
+                                                    reinterpret_cast<std::intptr_t>(a.data));
+  if (end_a <= distance + begin_b || distance + end_b <= begin_a) return false;
+  if (a.layout != b.layout || a.row_stride != b.row_stride || a.frame_stride != b.frame_stride) {
+    return true;
+  }
+  // Pieces of both that lie `frames` and `rows` apart in the array meet if that makes up for the
+  // distance between the two: for each number of frames only the nearest numbers of rows can.
+  for (std::ptrdiff_t frames = 1 - parts.frames; frames < parts.frames; ++frames) {
+    const std::ptrdiff_t rest = distance - frames * parts.frame_stride;
+    const std::ptrdiff_t nearest = parts.rows == 1 ? 0 : rest / a.row_stride;
+    for (std::ptrdiff_t row = nearest - 1; row <= nearest + 1; ++row) {
+      if (std::abs(row) < parts.rows && std::abs(rest - row * a.row_stride) < parts.nbytes) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.vector import StepResult
+from fastdqn.envs.vector import StepResult, checked_ids
 from fastdqn.errors import UserError
 
 __all__ = ["GymVector"]
@@ -72,7 +72,7 @@ class GymVector:
 
     def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[Any]:
         """See `VectorEnv.reset`."""
-        ids = np.arange(self.num_envs) if env_ids is None else env_ids
+        ids = checked_ids(env_ids, self.num_envs)
         frames = np.empty((len(ids), *self.frame_shape), self.dtype)
         for i, env_id in enumerate(ids):
             frames[i] = self._envs[env_id].reset(seed=self._seeds[env_id])[0]
@@ -84,6 +84,7 @@ class GymVector:
         result = self._result
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
+        result.actions[:] = actions
         for i, env in enumerate(self._envs):
             frame, reward, terminated, truncated, _ = env.step(
                 np.int64(self._first_action + actions[i])

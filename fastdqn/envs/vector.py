@@ -16,13 +16,14 @@ import numpy.typing as npt
 from fastdqn.envs.atari import AtariGame, AtariOptions
 from fastdqn.errors import UserError
 
-__all__ = ["AtariVector", "StepResult", "VectorEnv"]
+__all__ = ["AtariVector", "StepResult", "VectorEnv", "checked_ids"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one step led to in every environment; N is `num_envs`."""
 
+    actions: npt.NDArray[np.int64]  # [N] played: FIRE in place of the given one after a lost life
     frames: npt.NDArray[Any]  # [N, *frame_shape], the frames reached
     rewards: npt.NDArray[np.float64]  # [N] raw
     learning_rewards: npt.NDArray[np.float32]  # [N] clipped, penalties included
@@ -35,6 +36,7 @@ class StepResult:
     def zeros(cls, num_envs: int, frame_shape: Sequence[int], dtype: npt.DTypeLike) -> StepResult:
         """The arrays for `num_envs` environments, all zero."""
         return cls(
+            actions=np.zeros(num_envs, np.int64),
             frames=np.zeros((num_envs, *frame_shape), dtype),
             rewards=np.zeros(num_envs, np.float64),
             learning_rewards=np.zeros(num_envs, np.float32),
@@ -77,6 +79,17 @@ class VectorEnv(Protocol):
         ...
 
 
+def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDArray[np.int64]:
+    """The environments that a reset names: all for None. A mask is refused, it names others."""
+    if env_ids is None:
+        return np.arange(num_envs)
+    if env_ids.dtype.kind not in "iu":
+        raise TypeError(f"env_ids must be integers, got {env_ids.dtype}")
+    if env_ids.size and not 0 <= env_ids.min() <= env_ids.max() < num_envs:
+        raise IndexError(f"env_ids must be in [0, {num_envs}), got {env_ids.tolist()}")
+    return env_ids
+
+
 class AtariVector:
     """N emulators in this process, each with its own seed, writing into one array."""
 
@@ -101,7 +114,7 @@ class AtariVector:
 
     def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.uint8]:
         """See `VectorEnv.reset`."""
-        ids = np.arange(self.num_envs) if env_ids is None else env_ids
+        ids = checked_ids(env_ids, self.num_envs)
         frames = np.empty((len(ids), *self.frame_shape), np.uint8)
         for frame, env_id in zip(frames, ids, strict=True):
             self._games[env_id].reset(frame)
@@ -115,6 +128,7 @@ class AtariVector:
         for i, action in enumerate(actions.tolist()):
             stepper = self._games[i].stepper
             stepper.step(action, self._rows[i])
+            result.actions[i] = stepper.action_played
             result.rewards[i] = stepper.reward
             result.learning_rewards[i] = stepper.learning_reward
             result.terminated[i] = stepper.terminated

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -169,6 +170,80 @@ void layouts_are_read_off_strides() {
   CHECK(target_of({{2, 4}, {16, 4}}, {{}, DType::kFloat32}, 4, 2).layout == StackLayout::kPlanar);
 }
 
+/// Against a walk over all bytes, for targets at every distance in one piece of memory.
+void shared_memory_is_found() {
+  const FrameGeometry frame{{3}, DType::kUint8};
+  constexpr std::size_t kRows = 3;
+  constexpr std::size_t kStack = 2;
+  static std::byte memory[400];
+  const auto bytes = [&](const StackTarget& target) {
+    std::vector<bool> used(sizeof(memory));
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t k = 0; k < kStack; ++k) {
+        const std::ptrdiff_t step =
+            target.layout == StackLayout::kPlanar ? target.frame_stride : 3;
+        const std::byte* piece = target.row(row) + static_cast<std::ptrdiff_t>(k) * step;
+        const auto first = static_cast<std::size_t>(piece - memory);
+        for (std::size_t i = first; i < first + 3; ++i) used[i] = true;
+      }
+    }
+    return used;
+  };
+  const auto share = [&](const StackTarget& a, const StackTarget& b) {
+    const auto of_a = bytes(a);
+    const auto of_b = bytes(b);
+    for (std::size_t i = 0; i < of_a.size(); ++i) {
+      if (of_a[i] && of_b[i]) return true;
+    }
+    return false;
+  };
+  constexpr auto kPlanar = StackLayout::kPlanar;
+  constexpr auto kLast = StackLayout::kChannelsLast;
+  for (const auto& [row_stride, frame_stride, layout] :
+       {std::tuple{6, 3, kPlanar}, std::tuple{20, 4, kPlanar}, std::tuple{3, 9, kPlanar},
+        std::tuple{4, 15, kPlanar}, std::tuple{-20, 5, kPlanar}, std::tuple{14, -4, kPlanar},
+        std::tuple{6, 1, kLast}, std::tuple{17, 1, kLast}, std::tuple{-9, 1, kLast}}) {
+    int shared = 0;
+    for (std::ptrdiff_t offset = -70; offset <= 70; ++offset) {
+      const StackTarget a{memory + 200, row_stride, frame_stride, layout};
+      const StackTarget b{memory + 200 + offset, row_stride, frame_stride, layout};
+      CHECK(share_memory(a, b, kRows, kStack, frame) == share(a, b));
+      shared += share(a, b) ? 1 : 0;
+      const StackTarget other{memory + 200 + offset, 7, 3, kPlanar};
+      CHECK(share_memory(a, other, kRows, kStack, frame) || !share(a, other));
+      CHECK(!share_memory(a, b, 0, kStack, frame));
+    }
+    CHECK(shared > 5 && shared < 100);
+    const StackTarget far{memory + 350, 7, 3, kPlanar};
+    CHECK(!share_memory({memory + 100, row_stride, frame_stride, layout}, far, kRows, kStack,
+                        frame));
+  }
+}
+
+void windows() {
+  const FrameGeometry frame{{3}, DType::kUint8};
+  static std::byte memory[100];
+  const auto window = [&](std::ptrdiff_t row_stride, std::ptrdiff_t frame_stride,
+                          std::ptrdiff_t distance, std::size_t rows = 2) {
+    const StackTarget states{memory + 50, row_stride, frame_stride, StackLayout::kPlanar};
+    const StackTarget next_states{memory + 50 + distance, row_stride, frame_stride,
+                                  StackLayout::kPlanar};
+    return is_window(states, next_states, rows, 2, frame);
+  };
+  CHECK(window(9, 3, 3));
+  CHECK(window(12, 4, 4));
+  CHECK(window(3, 6, 6));   // frame by frame of all rows
+  CHECK(window(9, -3, -3));
+  CHECK(!window(9, 3, 0));
+  CHECK(!window(9, 3, 6));
+  CHECK(!window(9, 3, -3));
+  CHECK(!window(6, 3, 3));  // no room for the last frame between the rows
+  CHECK(window(6, 3, 3, 1));
+  CHECK(!window(9, 0, 0));
+  const StackTarget last{memory, 9, 3, StackLayout::kChannelsLast};
+  CHECK(!is_window(last, {memory + 3, 9, 3, StackLayout::kChannelsLast}, 2, 2, frame));
+}
+
 }  // namespace
 
 int main() {
@@ -177,4 +252,6 @@ int main() {
   evicted_is_not_absent();
   layouts();
   layouts_are_read_off_strides();
+  shared_memory_is_found();
+  windows();
 }
