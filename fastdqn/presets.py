@@ -115,5 +115,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epsilon_end": 0.02,
         "epsilon_decay_steps": 5_000,
         "evaluation_epsilon": 0.0,
+        # Layers this small are done before a second thread has woken up.
+        "threads": 1,
     },
 }
