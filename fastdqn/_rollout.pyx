@@ -23,7 +23,7 @@ Rules of a step:
   at the end. `life_lost`: one was lost and `life_loss` is "terminal". With "penalty",
   `life_loss_penalty` is added to the learning reward for each, after clipping.
 - With `fire_action`, a reset plays it for `frame_skip` frames after the no-ops, and the first step
-  after a life loss plays it in place of the given action, in every mode of `life_loss`.
+  after a life loss plays it in place of the given action (see `action_played`).
 - A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
   ends during them, another is started without no-ops.
 """
@@ -57,17 +57,17 @@ cdef class AtariStepper:
 
     cdef readonly double reward
     cdef readonly float learning_reward
-    cdef readonly int frames_used, lives
+    cdef readonly int action_played, frames_used, lives
     cdef readonly int64_t episode_frames
     cdef readonly bint terminated, truncated, life_lost
 
     cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys  # bound once
-    cdef object actions, noop_action, fire_action, numbers_array, greys_array
+    cdef object actions, noop_action, numbers_array, greys_array
     cdef uint8_t[:, ::1] numbers, greys  # views of the two arrays
     cdef unique_ptr[GreyScreens] screens
     cdef unique_ptr[AreaResize] resize
     cdef Py_ssize_t height, width
-    cdef int frame_skip
+    cdef int fire_index, frame_skip
     cdef int64_t max_episode_frames
     cdef double penalty
     cdef RewardClip reward_clip
@@ -93,7 +93,8 @@ cdef class AtariStepper:
         self.get_numbers = emulator.getScreen
         self.get_greys = emulator.getScreenGrayscale
         self.actions = tuple(actions)
-        self.noop_action, self.fire_action = noop_action, fire_action
+        self.noop_action = noop_action
+        self.fire_index = -1 if fire_action is None else self.actions.index(fire_action)
         self.frame_skip, self.max_episode_frames = frame_skip, max_episode_frames
         self.lost_life_is_terminal = life_loss == "terminal"
         _choice("life_loss", life_loss, ("terminal", "ignore", "penalty"))
@@ -112,8 +113,7 @@ cdef class AtariStepper:
         self.lives = self.get_lives()
         self._see(0)
         self._write(0, 0, out)
-        self.reward = self.learning_reward = 0.0
-        self.frames_used = 0
+        self.reward = self.learning_reward = self.frames_used = 0
         self.terminated = self.truncated = self.life_lost = self.fire_pending = self.ended = False
 
     def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
@@ -132,7 +132,8 @@ cdef class AtariStepper:
             raise RuntimeError("the episode has ended: reset before the next step")
         if not 0 <= action < len(self.actions):
             raise IndexError(f"action must be in [0, {len(self.actions)}), got {action}")
-        played = self.fire_action if self.fire_pending else self.actions[action]
+        self.action_played = self.fire_index if self.fire_pending else <int>action
+        played = self.actions[self.action_played]
         while not self.ended and frames < self.frame_skip:
             frame_reward = self.act(played)
             frames += 1
@@ -155,7 +156,7 @@ cdef class AtariStepper:
         self.reward = reward
         self.learning_reward = <float>(learning_reward + self.penalty * lost)
         self.life_lost = lost > 0 and self.lost_life_is_terminal
-        self.fire_pending = lost > 0 and self.fire_action is not None
+        self.fire_pending = lost > 0 and self.fire_index >= 0
 
     cdef int _start(self) except -1:
         self.reset_game()
@@ -166,7 +167,7 @@ cdef class AtariStepper:
         """Starts a game, with no-ops and FIRE; False where it ended during them."""
         self._start()
         return self._play(self.noop_action, noops) and (
-            self.fire_action is None or self._play(self.fire_action, self.frame_skip))
+            self.fire_index < 0 or self._play(self.actions[self.fire_index], self.frame_skip))
 
     cdef bint _play(self, action, int frames) except -1:
         """Plays `action` while a frame is left below the limit; False where the game ended."""

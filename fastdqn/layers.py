@@ -22,7 +22,8 @@ __all__ = ["conv_relu", "linear", "linear_relu"]
 
 def _has_onednn_operations() -> bool:
     operations = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and all(
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and all(
         hasattr(operations, name) for name in ("_convolution_pointwise", "_linear_pointwise")
     )
 
@@ -33,7 +34,7 @@ _ONEDNN = _has_onednn_operations()
 def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
     """ReLU of a two-dimensional convolution: x [B, C, H, W], weight [F, C, k, k], bias [F]."""
     if _ONEDNN and x.device.type == "cpu":
-        return _ConvReLU.apply(x, weight, bias, stride, padding)  # type: ignore[no-any-return]
+        return _ConvReLU.apply(x, weight, bias, stride, padding)  # type: ignore[no-any-return,no-untyped-call]
     weight, bias = weight.to(x.dtype), bias.to(x.dtype)
     return F.relu(F.conv2d(x, weight, bias, stride, padding), inplace=True)
 
@@ -41,7 +42,7 @@ def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """ReLU of a dense layer: x [B, inputs], weight [outputs, inputs], bias [outputs]."""
     if _ONEDNN and x.device.type == "cpu":
-        return _LinearReLU.apply(x, weight, bias)  # type: ignore[no-any-return]
+        return _LinearReLU.apply(x, weight, bias)  # type: ignore[no-any-return,no-untyped-call]
     return F.relu(linear(x, weight, bias), inplace=True)
 
 

@@ -151,13 +151,13 @@ class Trainer:
             while not self.budget.is_spent(counters, self._clock.seconds) and not stop():
                 # Act: every environment takes one step.
                 before = counters.steps
-                result = envs.step(actions := self.actor.act(before))
+                result = envs.step(self.actor.act(before))
                 counters.steps += config.num_envs
                 counters.frames += int(result.frames_used.sum())
 
                 # Remember: final frames too; then the first frames of new games.
                 memory.append(
-                    actions,
+                    result.actions,
                     result.learning_rewards,
                     result.frames,
                     result.terminated,

@@ -349,6 +349,7 @@ def area_resize(screen: NDArray[np.uint8], height: int, width: int) -> NDArray[n
 class OracleStep:
     """What one agent step came to; `screen` is what the frame is an area average of."""
 
+    action_played: int
     screen: NDArray[np.uint8]
     reward: float
     learning_reward: float
@@ -414,7 +415,9 @@ class OracleStepper:
         return self._screen()
 
     def step(self, action: int) -> OracleStep:
-        played = self.fire_action if self.fire_next else self.actions[action]
+        if self.fire_next:
+            action = list(self.actions).index(self.fire_action)
+        played = self.actions[action]
         screens: list[NDArray[np.uint8]] = []
         rewards: list[float] = []
         lives = [self.emulator.lives()]
@@ -435,6 +438,7 @@ class OracleStepper:
         if self.life_loss == "penalty":
             learning_reward += lives_lost * self.life_loss_penalty
         return OracleStep(
+            action_played=action,
             screen=np.max(screens[-2:], axis=0),
             reward=sum(rewards),
             learning_reward=learning_reward,

@@ -119,7 +119,7 @@ def test_presets_take_overrides_and_name_the_nearest() -> None:
     assert Config.preset("nature", game="Pong", batch_size=64).batch_size == 64
     with pytest.raises(UserError, match="did you mean nature"):
         Config.preset("natur")
-    with pytest.raises(UserError, match="'batchsize'.*did you mean batch_size"):
+    with pytest.raises(UserError, match=r"'batchsize'.*did you mean batch_size"):
         Config.preset("nature", batchsize=64)
 
 

@@ -77,6 +77,7 @@ class Pair:
         assert_array_equal(self.out, area_resize(expected.screen, *self.out.shape))
         assert self.stepper.reward == expected.reward
         assert self.stepper.learning_reward == np.float32(expected.learning_reward)
+        assert self.stepper.action_played == expected.action_played
         assert self.stepper.frames_used == expected.frames_used
         assert self.stepper.episode_frames == expected.episode_frames
         assert self.stepper.terminated == expected.terminated

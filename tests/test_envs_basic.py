@@ -286,7 +286,10 @@ def test_fire_starts_breakout_and_goes_on_after_each_life() -> None:
         if info["lives"] < lives:
             lives = info["lives"]
             assert info["life_lost"]
-            env.step(0)
+            # What is remembered must be the action that had the effect, not the one asked for.
+            assert info["action_played"] == 0
+            *_, info = env.step(0)
+            assert env.get_action_meanings()[info["action_played"]] == "FIRE"
             assert ball_in_play(env)
     # Without FIRE the ball would rest after the first life, and the game never end.
     assert terminated

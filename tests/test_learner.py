@@ -249,6 +249,6 @@ def test_a_shared_bias_moves_all_actions() -> None:
 def test_shapes_without_a_network_are_refused() -> None:
     with pytest.raises(UserError, match=r"\(84, 84, 3\): expected grey-scale images"):
         build_network((84, 84, 3), 4, stack=4)
-    with pytest.raises(UserError, match="35 by 36 pixels are too small.*36 by 36 is the least"):
+    with pytest.raises(UserError, match=r"35 by 36 pixels are too small.*36 by 36 is the least"):
         build_network((35, 36), 4, stack=4)
     build_network((36, 36), 4, stack=4)

@@ -1,4 +1,4 @@
-"""Exploration by the step, and counts of updates and target copies for any number of environments."""
+"""Exploration by the step, and what is due for any number of environments."""
 
 from __future__ import annotations
 

@@ -227,8 +227,9 @@ void bind_replay_memory(py::module_& module) {
   py::register_local_exception_translator(&translate);
   bind_batch(module);
 
-  py::class_<ReplayMemory> memory(module, "ReplayMemory",
-                                  R"(The last `capacity` frames of all environments, and the transitions between them.
+  py::class_<ReplayMemory> memory(
+      module, "ReplayMemory",
+      R"(The last `capacity` frames of all environments, and the transitions between them.
 
 One slot of the ring is one frame, a frame's slot number is the index of the transition that
 starts there, and stacks are built when they are read. A transition can be drawn exactly when

@@ -12,7 +12,9 @@ namespace {
 
 std::string text(py::handle value) { return py::str(value); }
 
-std::string type_name(py::handle value) { return text(py::type::handle_of(value).attr("__name__")); }
+std::string type_name(py::handle value) {
+  return text(py::type::handle_of(value).attr("__name__"));
+}
 
 [[noreturn]] void fail_type(const char* name, const std::string& came, const char* expected) {
   throw py::type_error(std::string(name) + " is " + came + "; expected " + expected);
@@ -284,9 +286,12 @@ Number* column_argument(py::handle value, std::size_t rows, const char* name) {
               text(expected).c_str());
   }
   check_rows(shape_of(array), name, rows);
-  if (rows > 1 && array.strides(0) != static_cast<py::ssize_t>(sizeof(Number))) {
+  constexpr int kLayout = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
+                          py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  if ((array.flags() & kLayout) != kLayout) {
     throw py::value_error(std::string(name) + " has strides of " +
-                          std::to_string(array.strides(0)) + " bytes; expected C-contiguous");
+                          std::to_string(array.strides(0)) +
+                          " bytes; expected C-contiguous and aligned");
   }
   return static_cast<Number*>(array.mutable_data());
 }

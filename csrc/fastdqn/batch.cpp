@@ -63,13 +63,6 @@ void BufferPool::Release::operator()(std::byte* data) const noexcept {
   pool->put_back(data, nbytes);
 }
 
-bool BatchTarget::is_window() const noexcept {
-  return states.layout == StackLayout::kPlanar && next_states.layout == StackLayout::kPlanar &&
-         states.row_stride == next_states.row_stride &&
-         states.frame_stride == next_states.frame_stride &&
-         next_states.data == states.data + states.frame_stride;
-}
-
 Batch::Batch(BufferPool& pool, std::size_t rows, FrameGeometry frame, std::size_t stack,
              StackLayout layout, bool window)
     : frame_(std::move(frame)), stack_(stack) {

@@ -56,10 +56,6 @@ struct BatchTarget {
   float* rewards;
   float* discounts;
   std::int64_t* indices;
-
-  /// Whether next_states are the states moved on by one frame in the same memory, so that each
-  /// row is one run of stack + 1 frames.
-  bool is_window() const noexcept;
 };
 
 /// A batch that owns its memory. Its contents never change once a ReplayMemory has handed it out.

@@ -186,6 +186,17 @@ StackTarget stack_target(std::byte* data, std::span<const std::int64_t> shape,
       "C-contiguous and aligned as [*frame_shape, stack] (channels last)");
 }
 
+bool is_window(const StackTarget& states, const StackTarget& next_states, std::size_t rows,
+               std::size_t stack, const FrameGeometry& frame) noexcept {
+  return states.layout == StackLayout::kPlanar && next_states.layout == StackLayout::kPlanar &&
+         states.row_stride == next_states.row_stride &&
+         states.frame_stride == next_states.frame_stride &&
+         next_states.data == states.data + states.frame_stride &&
+         keep_apart(static_cast<std::int64_t>(rows), states.row_stride,
+                    static_cast<std::int64_t>(stack) + 1, states.frame_stride,
+                    static_cast<std::int64_t>(frame.nbytes()));
+}
+
 bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, std::size_t stack,
                   const FrameGeometry& frame) noexcept {
   if (rows == 0) return false;

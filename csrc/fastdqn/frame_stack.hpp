@@ -80,6 +80,11 @@ StackTarget stack_target(std::byte* data, std::span<const std::int64_t> shape,
                          std::span<const std::int64_t> strides, const FrameGeometry& frame,
                          std::size_t stack, std::size_t rows, const char* name);
 
+/// Whether the two are the views [:, :-1] and [:, 1:] of one planar array [rows, stack + 1, ...]
+/// without overlaps, so that each row is one run of stack + 1 frames.
+bool is_window(const StackTarget& states, const StackTarget& next_states, std::size_t rows,
+               std::size_t stack, const FrameGeometry& frame) noexcept;
+
 /// Whether any byte belongs to both targets of `rows` stacks. Exact where both have one layout and
 /// strides; others share memory if their address ranges do.
 bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, std::size_t stack,

@@ -11,6 +11,7 @@ namespace fastdqn {
 
 namespace {
 
+// Dozens of batches of usual sizes; one larger than this is asked of the system every time.
 constexpr std::size_t kPooledNbytes = std::size_t{64} << 20;
 
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -308,8 +309,14 @@ void ReplayMemory::needs_padding_into(std::span<const std::int64_t> envs,
   }
 }
 
+/// Whether each row of a batch is one run of stack + 1 frames, copied once for both states.
+bool ReplayMemory::shares_frames(const BatchTarget& target) const noexcept {
+  return config_.n_step == 1 &&
+         is_window(target.states, target.next_states, target.rows, stack(), config_.frame);
+}
+
 void ReplayMemory::check_target(const BatchTarget& target) const {
-  if (config_.n_step == 1 && target.is_window()) return;
+  if (shares_frames(target)) return;
   if (share_memory(target.states, target.next_states, target.rows, stack(), config_.frame)) {
     throw std::invalid_argument(
         "states and next_states share memory; only with n_step=1 may they, as the views "
@@ -403,7 +410,7 @@ void ReplayMemory::gather_rows(std::span<const Slot> slots,
   const FrameGeometry& frame = config_.frame;
   const StackTarget& states = target.states;
   const StackTarget& next_states = target.next_states;
-  const bool window_of_memory = config_.n_step == 1 && target.is_window();
+  const bool one_run = shares_frames(target);
   const bool interleaved = states.layout == StackLayout::kChannelsLast &&
                            next_states.layout == StackLayout::kChannelsLast;
   std::array<Window, 2> windows;
@@ -420,7 +427,7 @@ void ReplayMemory::gather_rows(std::span<const Slot> slots,
     target.rewards[row] = window.reward;
     target.discounts[row] = window.discount;
     const Slot* frames = window.frames.data();
-    if (window_of_memory) {
+    if (one_run) {
       write_stack(store_, frame, frames, stack() + 1, states, row);
     } else if (interleaved && window.one_step) {
       write_adjoining_stacks(store_, frame, frames, stack(), states, next_states, row);

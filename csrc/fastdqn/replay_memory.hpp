@@ -118,8 +118,9 @@ class ReplayMemory {
   void check_invariants() const;
 
   /// Writes everything to a file, the generator and open episodes included, so that the loaded
-  /// memory continues exactly as this one would have. Appending waits until it is done. The file
-  /// is complete or not there at every moment; see SnapshotWriter for what is thrown.
+  /// memory continues exactly as this one would have. Appending waits until it is done, and so
+  /// does every call that comes behind a waiting append. The file is complete or not there at
+  /// every moment; see SnapshotWriter for what is thrown.
   void save(const std::string& path) const;
 
   /// Reads such a file. Throws SnapshotError where it is damaged in any way, OutOfMemory where its
@@ -165,6 +166,7 @@ class ReplayMemory {
   bool window_is_complete(Slot slot) const noexcept;
   bool can_be_drawn(Slot slot) const noexcept;
 
+  bool shares_frames(const BatchTarget& target) const noexcept;
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
   void look_up(Slot slot, Window& window) const noexcept;

@@ -224,6 +224,7 @@ class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
     def _info(self) -> dict[str, Any]:
         stepper = self._game.stepper
         return {
+            "action_played": stepper.action_played,
             "lives": stepper.lives,
             "life_lost": stepper.life_lost,
             "frames": stepper.frames_used,

@@ -84,6 +84,7 @@ class GymVector:
         result = self._result
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
+        result.actions[:] = actions
         for i, env in enumerate(self._envs):
             frame, reward, terminated, truncated, _ = env.step(
                 np.int64(self._first_action + actions[i])

@@ -23,6 +23,7 @@ __all__ = ["AtariVector", "StepResult", "VectorEnv", "checked_ids"]
 class StepResult:
     """What one step led to in every environment; N is `num_envs`."""
 
+    actions: npt.NDArray[np.int64]  # [N] played: FIRE in place of the given one after a lost life
     frames: npt.NDArray[Any]  # [N, *frame_shape], the frames reached
     rewards: npt.NDArray[np.float64]  # [N] raw
     learning_rewards: npt.NDArray[np.float32]  # [N] clipped, penalties included
@@ -35,6 +36,7 @@ class StepResult:
     def zeros(cls, num_envs: int, frame_shape: Sequence[int], dtype: npt.DTypeLike) -> StepResult:
         """The arrays for `num_envs` environments, all zero."""
         return cls(
+            actions=np.zeros(num_envs, np.int64),
             frames=np.zeros((num_envs, *frame_shape), dtype),
             rewards=np.zeros(num_envs, np.float64),
             learning_rewards=np.zeros(num_envs, np.float32),
@@ -126,6 +128,7 @@ class AtariVector:
         for i, action in enumerate(actions.tolist()):
             stepper = self._games[i].stepper
             stepper.step(action, self._rows[i])
+            result.actions[i] = stepper.action_played
             result.rewards[i] = stepper.reward
             result.learning_rewards[i] = stepper.learning_reward
             result.terminated[i] = stepper.terminated

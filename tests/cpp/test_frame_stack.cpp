@@ -183,7 +183,8 @@ void shared_memory_is_found() {
         const std::ptrdiff_t step =
             target.layout == StackLayout::kPlanar ? target.frame_stride : 3;
         const std::byte* piece = target.row(row) + static_cast<std::ptrdiff_t>(k) * step;
-        for (std::size_t i = 0; i < 3; ++i) used[static_cast<std::size_t>(piece - memory) + i] = true;
+        const auto first = static_cast<std::size_t>(piece - memory);
+        for (std::size_t i = first; i < first + 3; ++i) used[i] = true;
       }
     }
     return used;
@@ -219,6 +220,30 @@ void shared_memory_is_found() {
   }
 }
 
+void windows() {
+  const FrameGeometry frame{{3}, DType::kUint8};
+  static std::byte memory[100];
+  const auto window = [&](std::ptrdiff_t row_stride, std::ptrdiff_t frame_stride,
+                          std::ptrdiff_t distance, std::size_t rows = 2) {
+    const StackTarget states{memory + 50, row_stride, frame_stride, StackLayout::kPlanar};
+    const StackTarget next_states{memory + 50 + distance, row_stride, frame_stride,
+                                  StackLayout::kPlanar};
+    return is_window(states, next_states, rows, 2, frame);
+  };
+  CHECK(window(9, 3, 3));
+  CHECK(window(12, 4, 4));
+  CHECK(window(3, 6, 6));   // frame by frame of all rows
+  CHECK(window(9, -3, -3));
+  CHECK(!window(9, 3, 0));
+  CHECK(!window(9, 3, 6));
+  CHECK(!window(9, 3, -3));
+  CHECK(!window(6, 3, 3));  // no room for the last frame between the rows
+  CHECK(window(6, 3, 3, 1));
+  CHECK(!window(9, 0, 0));
+  const StackTarget last{memory, 9, 3, StackLayout::kChannelsLast};
+  CHECK(!is_window(last, {memory + 3, 9, 3, StackLayout::kChannelsLast}, 2, 2, frame));
+}
+
 }  // namespace
 
 int main() {
@@ -228,4 +253,5 @@ int main() {
   layouts();
   layouts_are_read_off_strides();
   shared_memory_is_found();
+  windows();
 }

@@ -361,8 +361,12 @@ void every_target_gets_the_same() {
     const Indices indices = memory.valid_indices();
     const Batch planar = memory.gather(indices, StackLayout::kPlanar);
     const Batch channels_last = memory.gather(indices, StackLayout::kChannelsLast);
-    CHECK(planar.target().is_window() == (n_step == 1));
-    CHECK(!channels_last.target().is_window());
+    const auto one_run = [&](const Batch& batch) {
+      return is_window(batch.target().states, batch.target().next_states, indices.size(), 4,
+                       config.frame);
+    };
+    CHECK(one_run(planar) == (n_step == 1));
+    CHECK(!one_run(channels_last));
     std::vector<std::uint32_t> memory_of_states(2 * indices.size() * 4 * 6, 0);
     BatchTarget apart = planar.target();  // planar, but not a window
     std::vector<std::int64_t> integers(2 * indices.size());
@@ -406,7 +410,9 @@ void every_target_gets_the_same() {
     wrong.next_states = wrong.states;
     CHECK_THROWS(memory.sample_into(wrong), std::invalid_argument, "share memory");
     wrong.next_states.data += wrong.states.frame_stride;
-    wrong.rows = 1;  // so that the window's last frame is still inside the array
+    // One frame apart, but without room for it between the rows.
+    CHECK_THROWS(memory.sample_into(wrong), std::invalid_argument, "share memory");
+    wrong.rows = 1;
     if (n_step == 1) {
       memory.sample_into(wrong);
     } else {
@@ -531,8 +537,8 @@ ReplayConfig random_config(Random& random) {
   config.num_envs = one_of(random, 1, 3);
   config.stack = one_of(random, 1, 5);
   config.n_step = one_of(random, 1, 4);
-  config.capacity =
-      config.num_envs * (config.stack + config.n_step) + one_of(random, 0, 3) * one_of(random, 0, 8);
+  config.capacity = config.num_envs * (config.stack + config.n_step) +
+                    one_of(random, 0, 3) * one_of(random, 0, 8);
   config.discount = 0.9;
   config.padding = static_cast<Padding>(one_of(random, 0, 2));
   config.reward_clip = static_cast<RewardClip>(one_of(random, 0, 2));

@@ -200,8 +200,8 @@ void contradictions_are_refused() {
   forged().put("records", at + kAge, std::uint16_t{999}).refused("of another time or environment");
   forged().put("records", at + kFlags, std::uint8_t{17}).refused(is("it has flags that nothing"));
   forged().put("records", at + kFlags, std::uint8_t{2}).refused(is("no action led to its end"));
-  forged().put("records", at + kFlags, std::uint8_t{0}).refused("a frame follows without an action");
-  forged().put("records", at + kFlags, std::uint8_t{3}).refused("the episode goes on after its end");
+  forged().put("records", at + kFlags, std::uint8_t{0}).refused("a frame follows without an");
+  forged().put("records", at + kFlags, std::uint8_t{3}).refused("the episode goes on after its");
   forged().put("records", at + kPosition, kNoSlot).refused("not where the list");
   forged().put("records", at + kPosition, Slot{0xFFFFFFF0}).refused("not where the list");
   forged().put("drawable", 0, Slot{40}).refused("slot 40: it is not where the list");
