@@ -312,13 +312,13 @@ class OracleReplay:
 
 
 @functools.cache
-def _overlaps(source: int, target: int) -> NDArray[np.float64]:
+def _overlaps(source: int, target: int) -> NDArray[np.int64]:
     """How much of source pixel i lies under target pixel y: [target, source].
 
     The unit is 1 / target of a source pixel, in which all borders are integers: source pixel i
     covers [i * target, (i + 1) * target) and target pixel y covers [y * source, (y + 1) * source).
     """
-    overlaps = np.zeros((target, source))
+    overlaps = np.zeros((target, source), np.int64)
     for y in range(target):
         for i in range(source):
             begin = max(i * target, y * source)
@@ -330,13 +330,10 @@ def _overlaps(source: int, target: int) -> NDArray[np.float64]:
 def area_resize_exact(
     screen: NDArray[np.uint8], height: int, width: int
 ) -> tuple[NDArray[np.int64], int]:
-    """The mean of the source area under each target pixel: numerators and their denominator.
-
-    Floats hold these integers exactly, as they hold all below 2^53.
-    """
+    """The mean of the source area under each target pixel: numerators and their denominator."""
     rows, columns = screen.shape
-    numerators = _overlaps(rows, height) @ screen.astype(float) @ _overlaps(columns, width).T
-    return numerators.astype(np.int64), rows * columns
+    numerators = _overlaps(rows, height) @ screen.astype(np.int64) @ _overlaps(columns, width).T
+    return numerators, rows * columns
 
 
 def area_resize(screen: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
