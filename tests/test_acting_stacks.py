@@ -139,14 +139,17 @@ def test_the_trainers_loop_on_a_real_game() -> None:
     memory.begin(first)
     oracle.begin(first.copy())
     ends = np.zeros(3, np.int64)
+    fires = np.zeros(3, np.bool_)  # where the next step plays FIRE, action 1, after a lost life
     for step in range(500):
         shown = memory.stacks()
         for env in range(3):
             assert_array_equal(shown[env], oracle.acting_stack(env))
         actions = random.integers(0, envs.num_actions, 3)
         result = envs.step(actions)
+        assert_array_equal(result.actions, np.where(fires, 1, actions))
+        fires = result.life_lost & ~result.terminated & ~result.truncated
         columns = (
-            actions,
+            result.actions,
             result.learning_rewards,
             result.frames,
             result.terminated,

@@ -314,6 +314,7 @@ def play(vector: AtariVector, actions: np.ndarray[Any, Any]) -> list[list[Any]]:
             shown[env].append(
                 (
                     result.frames[env].tobytes(),
+                    int(result.actions[env]),
                     float(result.rewards[env]),
                     float(result.learning_rewards[env]),
                     bool(result.terminated[env]),
