@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,37 @@ def test_a_failed_save_leaves_the_last_one(tmp_path: Path) -> None:
         assert ReplayMemory.load(path).num_frames == 2000
     """
     run(script)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
+    """The last complete save is there; what the killed one left stands in nobody's way."""
+    path = tmp_path / "memory"
+    script = f"""
+        from fastdqn.replay import ReplayMemory
+        import numpy as np
+        memory = ReplayMemory(2000, (64, 64), stack=2)
+        memory.begin(np.ones((1, 64, 64), np.uint8))
+        no = np.zeros(1, bool)
+        for step in range(2000):
+            memory.append(np.array([step]), np.zeros(1), np.ones((1, 64, 64), np.uint8), no, no)
+        while True:
+            memory.sample(1)
+            memory.save({str(path)!r})
+            print("saved", flush=True)
+    """
+    for kill in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"saved\n"
+            time.sleep(0.007 * kill)
+            process.kill()
+        loaded = ReplayMemory.load(path)
+        loaded.check_invariants()
+        assert loaded.num_frames == 2000
+    loaded.save(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
 
 
