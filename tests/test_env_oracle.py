@@ -306,6 +306,15 @@ def test_an_emulator_that_fails_is_heard() -> None:
         stepper.step(0, out)
 
 
+def resized(screen: NDArray[np.uint8], shape: tuple[int, int]) -> NDArray[np.uint8]:
+    as_it_is = np.arange(256, dtype=np.uint8)
+    emulator = ScriptedEmulator([[]], ScriptedFrame(screen), grey_of_palette=as_it_is)
+    stepper = AtariStepper(emulator, ACTIONS, screen_shape=screen.shape, frame_shape=shape)
+    out = np.zeros(shape, np.uint8)
+    stepper.reset(out)
+    return out
+
+
 @given(
     source=st.tuples(st.integers(1, 130), st.integers(1, 130)),
     target=st.tuples(st.integers(1, 90), st.integers(1, 90)),
@@ -317,19 +326,43 @@ def test_the_resize_is_exact(
 ) -> None:
     """The mean of the area in exact fractions, rounded to nearest, for any pair of sizes."""
     shape = (max(source[0], target[0]), max(source[1], target[1]))
+    random = np.random.default_rng(seed)
     if kind == "noise":
-        screen = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+        screen = random.integers(0, 256, shape, dtype=np.uint8)
     elif kind == "extremes":
-        screen = np.random.default_rng(seed).integers(0, 2, shape, dtype=np.uint8) * 255
+        screen = random.integers(0, 2, shape, dtype=np.uint8) * np.uint8(255)
     elif kind == "ramp":
         screen = np.arange(shape[0] * shape[1]).reshape(shape).astype(np.uint8)
     else:
         screen = np.full(shape, 0 if kind == "black" else 255, np.uint8)
-    as_it_is = np.arange(256, dtype=np.uint8)
-    emulator = ScriptedEmulator([[]], ScriptedFrame(screen), grey_of_palette=as_it_is)
-    stepper = AtariStepper(emulator, ACTIONS, screen_shape=shape, frame_shape=target)
-    out = np.zeros(target, np.uint8)
-    stepper.reset(out)
-    assert_array_equal(out, area_resize(screen, *out.shape))
+    out = resized(screen, target)
+    assert_array_equal(out, area_resize(screen, *target))
     if kind in ("black", "white"):
         assert (out == screen[0, 0]).all()
+
+
+@pytest.mark.parametrize("rows", [*range(13, 21), 255, 256])
+@pytest.mark.parametrize("columns", [*range(13, 21), 255, 256, 257])
+def test_no_sum_of_the_resize_overflows(rows: int, columns: int) -> None:
+    """Sizes at which a sum of the brightest pixels is about as large as its type can hold."""
+    for grey in (255, 254, 1):
+        screen = np.full((rows, columns), grey, np.uint8)
+        assert resized(screen, (1, 1))[0, 0] == grey
+        screen[0, 0] = 0
+        assert_array_equal(resized(screen, (1, 1)), area_resize(screen, 1, 1))
+
+
+def test_a_screen_that_cannot_be_averaged_is_refused() -> None:
+    for screen_shape, frame_shape in [((7, 5), (8, 5)), ((7, 5), (7, 6)), ((7, 5), (0, 5))]:
+        with pytest.raises(ValueError, match="average"):
+            resized(np.zeros(screen_shape, np.uint8), frame_shape)
+
+
+def test_greys_that_do_not_follow_from_palette_numbers_are_refused() -> None:
+    """Rather than shown wrongly: only new numbers are looked up."""
+    emulator = ScriptedEmulator([[]], ScriptedFrame(np.zeros(SCREEN, np.uint8)))
+    noise = np.random.default_rng(0).integers(0, 256, SCREEN, dtype=np.uint8)
+    emulator.getScreenGrayscale = lambda out: np.copyto(out, noise)  # type: ignore[method-assign]
+    stepper = AtariStepper(emulator, ACTIONS, screen_shape=SCREEN, frame_shape=FRAME)
+    with pytest.raises(ValueError, match="grey"):
+        stepper.reset(np.zeros(FRAME, np.uint8))
