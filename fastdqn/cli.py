@@ -117,9 +117,9 @@ _PRESET_HELP = tyro.conf.arg(
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
     preset = "default"
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for place, word in enumerate(argv):
         if word == "--preset":
-            return following
+            return "".join(argv[place + 1 : place + 2])
         if word.startswith("--preset="):
             return word.removeprefix("--preset=")
         if word == "--env" or word.startswith("--env="):
@@ -165,17 +165,15 @@ _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a name
 
 
 def _one_line(box: str) -> str:
-    """The message out of the frame that tyro draws around it: what stands above its first rule."""
-    lines: list[str] = []
+    """The message out of the box that tyro draws around it: what stands below its first rule."""
+    blocks: list[list[str]] = [[]]
     for line in box.splitlines():
-        text = line.strip("│╭╮╰╯ ")
-        if text.startswith("─") and lines:
-            break
-        if text and "─" not in text:
-            lines.append(text)
-    message = " ".join(lines) or "wrong command line"
-    message = re.sub(r"^Error parsing (config: )?", "", message)
-    near = re.search(r"Perhaps you meant:\W+(--[\w-]+)", box)
-    if near:
-        message += f"; did you mean {near[1]}?"
-    return message
+        text = line.strip(" │")
+        if re.fullmatch(r"[-─]{4,}|[╭╰]─.*", text):
+            blocks.append([])
+        elif text:
+            blocks[-1].append(text)
+    _title, message, *others = [" ".join(block) for block in [*blocks, []]]
+    near = re.match(r"Perhaps you meant: (--[\w-]+)", others[0] if others else "")
+    message = re.sub(r"^Error parsing (config: )?", "", message or " ".join(box.split()))
+    return f"{message}; did you mean {near[1]}?" if near else message
