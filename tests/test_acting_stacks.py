@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+from oracle import OracleReplay
 
+from fastdqn.envs.atari import AtariOptions
+from fastdqn.envs.vector import AtariVector
 from fastdqn.replay import ReplayMemory
 
 
@@ -108,3 +112,62 @@ def test_a_truncated_episode_bootstraps_from_the_stack_that_would_have_been_acte
     assert len(batch.actions) == 30
     for action, state in zip(batch.actions.tolist(), batch.next_states, strict=True):
         assert state.tobytes() == reached[action]
+
+
+def test_the_trainers_loop_on_a_real_game() -> None:
+    """Environment and memory together, as a trainer plays: what was shown is what is drawn.
+
+    With lost lives, ends and frame limits in three environments and several rounds of the ring;
+    compared with the oracle, which is given copies, since a vector reuses its arrays.
+    """
+    options = AtariOptions(max_episode_frames=800, frame_shape=(21, 20), fire_reset=True)
+    envs = AtariVector("breakout", 3, options, seed=4)
+    config: dict[str, Any] = {
+        "capacity": 151,
+        "frame_shape": envs.frame_shape,
+        "dtype": envs.dtype.name,
+        "num_envs": 3,
+        "stack": 4,
+        "n_step": 3,
+        "discount": 0.99,
+        "padding": "zero",
+        "reward_clip": "none",
+    }
+    memory, oracle = ReplayMemory(**config), OracleReplay(**config)
+    random = np.random.default_rng(0)
+    first = envs.reset()
+    memory.begin(first)
+    oracle.begin(first.copy())
+    ends = np.zeros(3, np.int64)
+    for step in range(500):
+        shown = memory.stacks()
+        for env in range(3):
+            assert_array_equal(shown[env], oracle.acting_stack(env))
+        actions = random.integers(0, envs.num_actions, 3)
+        result = envs.step(actions)
+        columns = (
+            actions,
+            result.learning_rewards,
+            result.frames,
+            result.terminated,
+            result.truncated,
+        )
+        memory.append(*columns, life_lost=result.life_lost)
+        oracle.append(*(column.copy() for column in columns), life_lost=result.life_lost.copy())
+        ends += [result.life_lost.any(), result.terminated.any(), result.truncated.any()]
+        ended = np.flatnonzero(result.terminated | result.truncated)
+        if ended.size:
+            first = envs.reset(ended)
+            memory.begin(first, ended)
+            oracle.begin(first.copy(), ended.tolist())
+        if step % 20 == 19:
+            rows = oracle.rows()
+            assert memory.valid_indices().tolist() == [row.index for row in rows]
+            batch = memory.gather(memory.valid_indices())
+            for at, row in enumerate(rows):
+                assert_array_equal(batch.states[at], row.state)
+                assert_array_equal(batch.next_states[at], row.next_state)
+                assert batch.actions[at] == row.action
+                assert batch.rewards[at] == row.reward
+                assert batch.discounts[at] == row.discount
+    assert (ends > 0).all(), "lives were lost, games ended, games were cut"

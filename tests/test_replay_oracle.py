@@ -205,7 +205,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @rule(
         order=st.permutations(range(MAX_ENVS)),
-        count=st.integers(1, MAX_ENVS),
+        count=st.integers(0, MAX_ENVS),
     )
     def begin_some(self, order: list[int], count: int) -> None:
         """Also where an episode is open: it is interrupted."""
@@ -219,7 +219,7 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_envs())
     @rule(
         order=st.permutations(range(MAX_ENVS)),
-        count=st.integers(1, MAX_ENVS),
+        count=st.integers(0, MAX_ENVS),
         actions=st.lists(ACTIONS, min_size=MAX_ENVS, max_size=MAX_ENVS),
         rewards=st.lists(REWARDS, min_size=MAX_ENVS, max_size=MAX_ENVS),
         outcomes=st.lists(OUTCOMES, min_size=MAX_ENVS, max_size=MAX_ENVS),

@@ -358,6 +358,34 @@ def test_strided_arrays_are_read_as_they_are_or_refused() -> None:
         np.testing.assert_array_equal(memory.stacks()[:, 0], frames)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+)
+def test_integers_of_every_size_are_read_with_their_gaps(dtype: str) -> None:
+    """Actions, environments and indices; rewards and flags with gaps too."""
+    memory = ReplayMemory(30, (1,), "int64", num_envs=3, stack=1, reward_clip="none")
+    every_other = np.array([2, 99, 0, 99, 1, 99], dtype)[::2]
+    memory.begin(np.array([[2], [0], [1]]), every_other)
+    assert memory.stacks()[:, 0, 0].tolist() == [0, 1, 2]
+    memory.append(
+        np.array([99, 7, 99, 8, 99, 9], dtype)[::-2],
+        np.array([0.25, 9, 0.5, 9, 0.75, 9], np.float32)[::2],
+        np.array([[12], [10], [11]]),
+        np.array([True, False, False, True, True, False])[::2],
+        np.zeros(3, np.bool_),
+        every_other,
+    )
+    batch = memory.gather(np.array([0, 99, 1, 99, 2, 99], dtype)[::2])
+    assert batch.states[:, 0, 0].tolist() == [2, 0, 1]
+    assert batch.next_states[:, 0, 0].tolist() == [12, 10, 11]
+    assert batch.actions.tolist() == [9, 8, 7]
+    assert batch.rewards.tolist() == [0.25, 0.5, 0.75]
+    assert (batch.discounts > 0).tolist() == [False, True, False]
+    assert memory.gather([0, 2]).indices.tolist() == [0, 2]
+    assert memory.gather((2,)).indices.tolist() == [2]
+    assert memory.gather(range(2)).indices.tolist() == [0, 1]
+
+
 def filled(**options: Any) -> ReplayMemory:
     return numbers(50, **options).begin().steps(60).memory
 
