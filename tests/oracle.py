@@ -339,11 +339,10 @@ def area_resize_exact(
     return numerators.astype(np.int64), rows * columns
 
 
-def is_area_mean(found: NDArray[np.uint8], screen: NDArray[np.uint8]) -> bool:
-    """Whether every pixel is the exact mean rounded to nearest: off by a half at most."""
-    numerators, denominator = area_resize_exact(screen, *found.shape)
-    off = np.abs(found.astype(np.int64) * denominator - numerators)
-    return bool((2 * off <= denominator).all())
+def area_resize(screen: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """The exact mean of the area under each target pixel, rounded half up."""
+    numerators, denominator = area_resize_exact(screen, height, width)
+    return ((2 * numerators + denominator) // (2 * denominator)).astype(np.uint8)
 
 
 @dataclass

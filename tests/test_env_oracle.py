@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
-from oracle import OracleStepper, is_area_mean
+from oracle import OracleStepper, area_resize
 from scripted_emulator import GREY_OF_PALETTE, ScriptedEmulator, ScriptedFrame
 
 from fastdqn._rollout import AtariStepper
@@ -26,12 +27,20 @@ ACTIONS = ("noop", "fire", "left", "right")  # handed through to the emulator un
 
 
 def palette_screen(seed: int) -> NDArray[np.uint8]:
-    """Noise, or one of a few backgrounds with one to three pixels changed, as games show."""
+    """Noise, or one of a few backgrounds with one to three pixels changed, as games show.
+
+    The backgrounds are plain or noise; the changes lie anywhere, or where blocks of a size that is
+    natural to compare at once begin and end.
+    """
     random = np.random.default_rng(seed)
-    if seed % 3 == 0:
+    if seed % 4 == 0:
         return random.integers(0, 256, SCREEN, dtype=np.uint8)
-    screen = np.random.default_rng(seed % 4).integers(0, 256, SCREEN, dtype=np.uint8)
+    background = np.random.default_rng(seed % 5).integers(0, 256, SCREEN, dtype=np.uint8)
+    screen = background if seed % 2 else background * np.uint8(0) + np.uint8(seed % 3)
+    edges = [place - step for place in range(0, screen.size, 32) for step in (0, 1)]
     changed = random.integers(0, screen.size, int(random.integers(1, 4)))
+    if seed % 7 < 4:
+        changed = random.choice(edges, len(changed))
     screen.flat[changed] = random.integers(0, 256, len(changed), dtype=np.uint8)
     return screen
 
@@ -52,7 +61,7 @@ class Pair:
     def reset(self, noops: int) -> None:
         self.stepper.reset(self.out, noops)
         screen = self.oracle.reset(noops)
-        assert is_area_mean(self.out, screen)
+        assert_array_equal(self.out, area_resize(screen, *self.out.shape))
         assert self.stepper.episode_frames == self.oracle.episode_frames
         assert self.stepper.lives == self.emulators[1].lives()
         assert self.emulators[0].played == self.emulators[1].played
@@ -65,7 +74,7 @@ class Pair:
         self.stepper.step(action, self.out)
         expected = self.oracle.step(action)
         assert self.emulators[0].played == self.emulators[1].played
-        assert is_area_mean(self.out, expected.screen)
+        assert_array_equal(self.out, area_resize(expected.screen, *self.out.shape))
         assert self.stepper.reward == expected.reward
         assert self.stepper.learning_reward == np.float32(expected.learning_reward)
         assert self.stepper.action_played == expected.action_played
@@ -143,7 +152,7 @@ def test_every_way_to_end_inside_a_skip(frame_skip: int, ends_at: int, limit: in
     )
     out = np.zeros(FRAME, np.uint8)
     stepper.reset(out)
-    assert is_area_mean(out, GREY_OF_PALETTE[screens[0]])
+    assert_array_equal(out, area_resize(GREY_OF_PALETTE[screens[0]], *out.shape))
     last = min(ends_at, limit)
     for first in range(1, last + 1, frame_skip):
         reached = min(first + frame_skip - 1, last)
@@ -154,7 +163,9 @@ def test_every_way_to_end_inside_a_skip(frame_skip: int, ends_at: int, limit: in
         assert stepper.frames_used == reached - first + 1
         assert stepper.episode_frames == reached
         shown = screens[max(first, reached - 1) : reached + 1]
-        assert is_area_mean(out, GREY_OF_PALETTE[np.array(shown)].max(axis=0))
+        assert_array_equal(
+            out, area_resize(GREY_OF_PALETTE[np.array(shown)].max(axis=0), *out.shape)
+        )
         assert stepper.terminated == (reached == ends_at)
         assert stepper.truncated == (reached == limit)
 
@@ -295,6 +306,15 @@ def test_an_emulator_that_fails_is_heard() -> None:
         stepper.step(0, out)
 
 
+def resized(screen: NDArray[np.uint8], shape: tuple[int, int]) -> NDArray[np.uint8]:
+    as_it_is = np.arange(256, dtype=np.uint8)
+    emulator = ScriptedEmulator([[]], ScriptedFrame(screen), grey_of_palette=as_it_is)
+    stepper = AtariStepper(emulator, ACTIONS, screen_shape=screen.shape, frame_shape=shape)
+    out = np.zeros(shape, np.uint8)
+    stepper.reset(out)
+    return out
+
+
 @given(
     source=st.tuples(st.integers(1, 130), st.integers(1, 130)),
     target=st.tuples(st.integers(1, 90), st.integers(1, 90)),
@@ -306,19 +326,43 @@ def test_the_resize_is_exact(
 ) -> None:
     """The mean of the area in exact fractions, rounded to nearest, for any pair of sizes."""
     shape = (max(source[0], target[0]), max(source[1], target[1]))
+    random = np.random.default_rng(seed)
     if kind == "noise":
-        screen = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+        screen = random.integers(0, 256, shape, dtype=np.uint8)
     elif kind == "extremes":
-        screen = np.random.default_rng(seed).integers(0, 2, shape, dtype=np.uint8) * 255
+        screen = random.integers(0, 2, shape, dtype=np.uint8) * np.uint8(255)
     elif kind == "ramp":
         screen = np.arange(shape[0] * shape[1]).reshape(shape).astype(np.uint8)
     else:
         screen = np.full(shape, 0 if kind == "black" else 255, np.uint8)
-    as_it_is = np.arange(256, dtype=np.uint8)
-    emulator = ScriptedEmulator([[]], ScriptedFrame(screen), grey_of_palette=as_it_is)
-    stepper = AtariStepper(emulator, ACTIONS, screen_shape=shape, frame_shape=target)
-    out = np.zeros(target, np.uint8)
-    stepper.reset(out)
-    assert is_area_mean(out, screen)
+    out = resized(screen, target)
+    assert_array_equal(out, area_resize(screen, *target))
     if kind in ("black", "white"):
         assert (out == screen[0, 0]).all()
+
+
+@pytest.mark.parametrize("rows", [*range(13, 21), 255, 256])
+@pytest.mark.parametrize("columns", [*range(13, 21), 255, 256, 257])
+def test_no_sum_of_the_resize_overflows(rows: int, columns: int) -> None:
+    """Sizes at which a sum of the brightest pixels is about as large as its type can hold."""
+    for grey in (255, 254, 1):
+        screen = np.full((rows, columns), grey, np.uint8)
+        assert resized(screen, (1, 1))[0, 0] == grey
+        screen[0, 0] = 0
+        assert_array_equal(resized(screen, (1, 1)), area_resize(screen, 1, 1))
+
+
+def test_a_screen_that_cannot_be_averaged_is_refused() -> None:
+    for screen_shape, frame_shape in [((7, 5), (8, 5)), ((7, 5), (7, 6)), ((7, 5), (0, 5))]:
+        with pytest.raises(ValueError, match="average"):
+            resized(np.zeros(screen_shape, np.uint8), frame_shape)
+
+
+def test_greys_that_do_not_follow_from_palette_numbers_are_refused() -> None:
+    """Rather than shown wrongly: only new numbers are looked up."""
+    emulator = ScriptedEmulator([[]], ScriptedFrame(np.zeros(SCREEN, np.uint8)))
+    noise = np.random.default_rng(0).integers(0, 256, SCREEN, dtype=np.uint8)
+    emulator.getScreenGrayscale = lambda out: np.copyto(out, noise)  # type: ignore[method-assign]
+    stepper = AtariStepper(emulator, ACTIONS, screen_shape=SCREEN, frame_shape=FRAME)
+    with pytest.raises(ValueError, match="grey"):
+        stepper.reset(np.zeros(FRAME, np.uint8))
