@@ -86,7 +86,9 @@ class Report:
     resident_bytes: int
     """Memory that the process holds."""
     replay_bytes: int
-    """Of which the replay's frames so far should take this much."""
+    """What the replay memory's part of that should be, by the frames that it holds."""
+    replay_full_bytes: int
+    """What it takes once it is full."""
     fraction: float
     """Of the run that is done, by whichever end is nearest."""
     finished: tuple[Episode, ...] = field(repr=False)
