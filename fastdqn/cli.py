@@ -32,10 +32,10 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    stop = _StopSignals()
     try:
         config = _parse(sys.argv[1:] if argv is None else argv)
-        _train(config, stop)
+        with _StopSignals() as stop:
+            _train(config, stop)
     except UserError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return 2
@@ -54,18 +54,27 @@ def _train(config: Config, stop: _StopSignals) -> None:
     with make_display(title, trainer.counters) as display:
         for report in trainer.run(stop):
             display.show(report)
+    counters = trainer.counters
     ended = "stopped" if stop.received else "done"
+    learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
-    print(f"{ended} at step {trainer.counters.steps:,}{saved}", flush=True)
+    print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
 
 
 class _StopSignals:
-    """Becomes true with the first SIGINT or SIGTERM; the second ends the process at once."""
+    """True once SIGINT or SIGTERM has come, inside the `with`; the second ends the process."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._receive)
+
+    def __enter__(self) -> _StopSignals:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def __call__(self) -> bool:
         return self.received is not None
@@ -108,7 +117,9 @@ def _parse(argv: Sequence[str]) -> Config:
     return config
 
 
-_DESCRIPTION = "Train a deep Q-network. Ctrl-C ends the run with model and logs saved."
+_DESCRIPTION = (
+    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once."
+)
 _PRESET_HELP = tyro.conf.arg(
     help="Published settings that the options below change; with --env it is classic."
 )

@@ -222,6 +222,7 @@ class TensorBoardWriter:
         for episode in report.finished:
             figures = {"score": episode.score, "length_frames": episode.length_frames}
             self._add(episode.steps, "game", figures)
+        self._file.flush()
 
     def _add(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
