@@ -32,10 +32,10 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    stop = _StopSignals()
     try:
         config = _parse(sys.argv[1:] if argv is None else argv)
-        _train(config, stop)
+        with _StopSignals() as stop:
+            _train(config, stop)
     except UserError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return 2
@@ -54,18 +54,27 @@ def _train(config: Config, stop: _StopSignals) -> None:
     with make_display(title, trainer.counters) as display:
         for report in trainer.run(stop):
             display.show(report)
+    counters = trainer.counters
     ended = "stopped" if stop.received else "done"
+    learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
-    print(f"{ended} at step {trainer.counters.steps:,}{saved}", flush=True)
+    print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
 
 
 class _StopSignals:
-    """Becomes true with the first SIGINT or SIGTERM; the second ends the process at once."""
+    """True once SIGINT or SIGTERM has come, inside the `with`; the second ends the process."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._receive)
+
+    def __enter__(self) -> _StopSignals:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def __call__(self) -> bool:
         return self.received is not None
@@ -108,7 +117,9 @@ def _parse(argv: Sequence[str]) -> Config:
     return config
 
 
-_DESCRIPTION = "Train a deep Q-network. Ctrl-C ends the run with model and logs saved."
+_DESCRIPTION = (
+    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once."
+)
 _PRESET_HELP = tyro.conf.arg(
     help="Published settings that the options below change; with --env it is classic."
 )
@@ -117,9 +128,9 @@ _PRESET_HELP = tyro.conf.arg(
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
     preset = "default"
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for place, word in enumerate(argv):
         if word == "--preset":
-            return following
+            return "".join(argv[place + 1 : place + 2])
         if word.startswith("--preset="):
             return word.removeprefix("--preset=")
         if word == "--env" or word.startswith("--env="):
@@ -165,17 +176,15 @@ _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a name
 
 
 def _one_line(box: str) -> str:
-    """The message out of the frame that tyro draws around it: what stands above its first rule."""
-    lines: list[str] = []
+    """The message out of the box that tyro draws around it: what stands below its first rule."""
+    blocks: list[list[str]] = [[]]
     for line in box.splitlines():
-        text = line.strip("│╭╮╰╯ ")
-        if text.startswith("─") and lines:
-            break
-        if text and "─" not in text:
-            lines.append(text)
-    message = " ".join(lines) or "wrong command line"
-    message = re.sub(r"^Error parsing (config: )?", "", message)
-    near = re.search(r"Perhaps you meant:\W+(--[\w-]+)", box)
-    if near:
-        message += f"; did you mean {near[1]}?"
-    return message
+        text = line.strip(" │")
+        if re.fullmatch(r"[-─]{4,}|[╭╰]─.*", text):
+            blocks.append([])
+        elif text:
+            blocks[-1].append(text)
+    _title, message, *others = [" ".join(block) for block in [*blocks, []]]
+    near = re.match(r"Perhaps you meant: (--[\w-]+)", others[0] if others else "")
+    message = re.sub(r"^Error parsing (config: )?", "", message or " ".join(box.split()))
+    return f"{message}; did you mean {near[1]}?" if near else message

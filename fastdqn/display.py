@@ -143,8 +143,8 @@ def _figures(report: Report) -> dict[str, str]:
         "mean Q": _number(report.mean_q, ".3g"),
         "frames/s": f"{report.frames_per_second:,.0f}",
         "updates/s": f"{report.updates_per_second:,.1f}",
-        "memory": f"{report.resident_bytes / 1e9:.2f} GB of which replay "
-        f"{report.replay_bytes / 1e9:.2f}",
+        "memory": f"{report.resident_bytes / 1e9:.2f} GB",
+        "replay": f"{report.replay_bytes / 1e9:.2f} of {report.replay_full_bytes / 1e9:.2f} GB",
     }
 
 

@@ -86,7 +86,9 @@ class Report:
     resident_bytes: int
     """Memory that the process holds."""
     replay_bytes: int
-    """Of which the replay's frames so far should take this much."""
+    """What the replay memory's part of that should be, by the frames that it holds."""
+    replay_full_bytes: int
+    """What it takes once it is full."""
     fraction: float
     """Of the run that is done, by whichever end is nearest."""
     finished: tuple[Episode, ...] = field(repr=False)
@@ -220,6 +222,7 @@ class TensorBoardWriter:
         for episode in report.finished:
             figures = {"score": episode.score, "length_frames": episode.length_frames}
             self._add(episode.steps, "game", figures)
+        self._file.flush()
 
     def _add(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

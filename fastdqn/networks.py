@@ -41,8 +41,8 @@ class NatureCNN(nn.Module):
         frame_shape: Sequence[int],
         num_actions: int,
         *,
-        first_padding: int = 0,
-        shared_last_bias: bool = False,
+        first_padding: int,
+        shared_last_bias: bool,
     ) -> None:
         super().__init__()
         channels = stack
@@ -66,7 +66,12 @@ class NatureCNN(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, stacks: Tensor) -> Tensor:
-        """`stacks` [B, stack, H, W] uint8, fastest in channels-last order -> [B, A] float32."""
+        """`stacks` [B, stack, H, W] uint8, fastest in channels-last order -> [B, A] float32.
+
+        Raises `TypeError` for another dtype, whose range of values nobody has said.
+        """
+        if stacks.dtype != torch.uint8:
+            raise TypeError(f"expected images of torch.uint8, got {stacks.dtype}")
         x = stacks.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
         x = self.convolutions(x).permute(0, 2, 3, 1).flatten(1)
         return self.values(self.hidden(x))  # type: ignore[no-any-return]
@@ -81,7 +86,7 @@ class MLP(nn.Module):
         num_actions: int,
         hidden_units: Sequence[int],
         *,
-        shared_last_bias: bool = False,
+        shared_last_bias: bool,
     ) -> None:
         super().__init__()
         sizes = (num_inputs, *hidden_units)
@@ -131,10 +136,10 @@ def build_network(
     num_actions: int,
     *,
     stack: int,
-    first_padding: int = 0,
-    shared_last_bias: bool = False,
-    initial_weights: Literal["fan_in_uniform", "xavier_uniform"] = "fan_in_uniform",
-    hidden_units: Sequence[int] = (),
+    first_padding: int,
+    shared_last_bias: bool,
+    initial_weights: Literal["fan_in_uniform", "xavier_uniform"],
+    hidden_units: Sequence[int],
 ) -> NatureCNN | MLP:
     """The network for observations of this shape: images [H, W] or vectors [D].
 

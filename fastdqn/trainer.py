@@ -218,6 +218,7 @@ class Trainer:
             updates_per_second=(counters.updates - last.updates) / interval,
             resident_bytes=resident_bytes(),
             replay_bytes=int(self.memory.nbytes * filled),
+            replay_full_bytes=self.memory.nbytes,
             fraction=self.budget.fraction(counters, seconds),
             finished=self._games.take_finished(),
             folder=self.output.path,

@@ -115,6 +115,76 @@ def test_every_preset_is_a_valid_run_of_its_published_length(name: str) -> None:
     assert config.resolved().steps == 10_000_000
 
 
+# Written out in full from the sources: a default that changes must not change a preset.
+_COLUMNS = (
+    *("double", "optimizer", "optimizer_epsilon", "learning_rate", "loss", "loss_reduction"),
+    *("max_grad_norm", "target_period_steps", "replay_capacity", "learning_starts_steps"),
+    *("epsilon_end", "epsilon_decay_steps", "epsilon_decay_from", "evaluation_epsilon"),
+    *("reward_clip", "sticky_actions", "life_loss", "padding", "noop_max", "fire_reset"),
+    *("first_padding", "shared_last_bias", "initial_weights"),
+)
+_RMS, _FAN, _XAVIER = "rmsprop_centered", "fan_in_uniform", "xavier_uniform"
+_WARM, _ZERO = "learning_starts", "first_step"
+_M, _K = 1_000_000, 1_000
+# fmt: off
+_PUBLISHED: dict[str, tuple[object, ...]] = {
+    "nature": (
+        False, _RMS, 0.01, 2.5e-4, "huber", "sum", None, 10 * _K, _M, 50 * _K, 0.1, _M, _WARM, 0.05,
+        "clip", 0.0, "terminal", "zero", 30, False, 1, False, _FAN,
+    ),
+    "double": (
+        True, _RMS, 0.01, 2.5e-4, "huber", "sum", None, 10 * _K, _M, 50 * _K, 0.1, _M, _WARM, 0.05,
+        "clip", 0.0, "terminal", "zero", 30, False, 1, False, _FAN,
+    ),
+    "double-tuned": (
+        True, _RMS, 0.01, 2.5e-4, "huber", "sum", None, 30 * _K, _M, 50 * _K, 0.01, _M, _WARM,
+        0.001, "clip", 0.0, "terminal", "zero", 30, False, 1, True, _FAN,
+    ),
+    "dopamine": (
+        False, "adam", 1.5e-4, 6.25e-5, "squared", "mean", None, 8 * _K, _M, 20 * _K, 0.01,
+        250 * _K, _WARM, 0.001, "clip", 0.25, "ignore", "zero", 0, False, 0, False, _XAVIER,
+    ),
+    "dqn-zoo": (
+        False, _RMS, 0.01 / 1024, 2.5e-4, "huber", "mean", None, 10 * _K, _M, 50 * _K, 0.1, _M,
+        _WARM, 0.05, "clip", 0.0, "terminal", "zero", 30, False, 0, False, _FAN,
+    ),
+    "dqn-zoo-double": (
+        True, _RMS, 0.01 / 1024, 2.5e-4, "huber", "mean", None, 30 * _K, _M, 50 * _K, 0.01, _M,
+        _WARM, 0.01, "clip", 0.0, "terminal", "zero", 30, False, 0, True, _FAN,
+    ),
+    "sb3-zoo": (
+        False, "adam", 1e-8, 1e-4, "huber", "mean", 10.0, _K, 100 * _K, 100 * _K, 0.01, _M, _ZERO,
+        0.01, "sign", 0.0, "terminal", "zero", 30, True, 0, False, _FAN,
+    ),
+    "cleanrl": (
+        False, "adam", 1e-8, 1e-4, "squared", "mean", None, _K, _M, 80 * _K, 0.01, _M, _ZERO, 0.01,
+        "sign", 0.0, "terminal", "repeat", 30, True, 0, False, _FAN,
+    ),
+}
+# fmt: on
+_COMMON = {
+    "batch_size": 32,
+    "train_period_steps": 4,
+    "discount": 0.99,
+    "frame_skip": 4,
+    "stack": 4,
+    "n_step": 1,
+    "rmsprop_decay": 0.95,
+    "epsilon_start": 1.0,
+    "max_episode_frames": 108_000,
+    "reward_clip_at": "step",
+    "full_action_set": False,
+    "target_tau": None,
+}
+
+
+@pytest.mark.parametrize("name", _PUBLISHED)
+def test_presets_are_what_was_published(name: str) -> None:
+    settings = Config.preset(name).to_dict()
+    expected = dict(zip(_COLUMNS, _PUBLISHED[name], strict=True)) | _COMMON
+    assert {key: settings[key] for key in expected} == expected
+
+
 def test_presets_take_overrides_and_name_the_nearest() -> None:
     assert Config.preset("nature", game="Pong", batch_size=64).batch_size == 64
     with pytest.raises(UserError, match="did you mean nature"):

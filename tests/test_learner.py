@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.learner import Learner, MetricMeans, Metrics, q_learning_errors
 from fastdqn.networks import MLP, NatureCNN, build_network
@@ -22,6 +23,10 @@ class Table(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return self.rows[states.flatten()]
+
+
+def make_network(frame_shape: tuple[int, ...], num_actions: int, **settings: Any) -> nn.Module:
+    return build_network(frame_shape, num_actions, **Config(**settings).network_options())
 
 
 def make_learner(
@@ -186,20 +191,22 @@ def test_metric_means() -> None:
 
 
 def test_nature_network_is_the_papers() -> None:
-    network = build_network((84, 84), 4, stack=4)
+    network = make_network((84, 84), 4)
     assert isinstance(network, NatureCNN)
     # 32 8x8x4, 64 4x4x32, 64 3x3x64, 3136 -> 512 -> 4, each with biases.
     counts = [8_192 + 32, 32_768 + 64, 36_864 + 64, 1_605_632 + 512, 2_048 + 4]
     assert sum(weight.numel() for weight in network.parameters()) == sum(counts)
-    padded = build_network((84, 84), 4, stack=4, first_padding=1, shared_last_bias=True)
+    padded = make_network((84, 84), 4, first_padding=1, shared_last_bias=True)
     # 86 pixels still make 20 places of the first convolution; one bias in place of four.
     assert sum(weight.numel() for weight in padded.parameters()) == sum(counts) - 3
 
 
 def test_nature_network_scales_bytes_and_ignores_memory_order() -> None:
     torch.manual_seed(0)
-    network = build_network((84, 84), 6, stack=4)
+    network = make_network((84, 84), 6)
     planar = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"expected images of torch\.uint8, got torch\.float32"):
+        network(planar.float())
     before = planar.clone()
     with torch.no_grad():
         values = network(planar)
@@ -221,14 +228,14 @@ def test_nature_network_scales_bytes_and_ignores_memory_order() -> None:
 @pytest.mark.parametrize("frame_shape", [(84, 84), (4,)])
 def test_initial_weights(frame_shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    fan_in = build_network(frame_shape, 4, stack=4)
+    fan_in = make_network(frame_shape, 4)
     for layer in [*fan_in.modules()]:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             bound = layer.weight[0].numel() ** -0.5
             for weights in (layer.weight, layer.bias):
                 assert weights.abs().max() <= bound
                 assert weights.abs().max() > 0.8 * bound
-    xavier = build_network(frame_shape, 4, stack=4, initial_weights="xavier_uniform")
+    xavier = make_network(frame_shape, 4, initial_weights="xavier_uniform")
     for name, weight in xavier.named_parameters():
         if weight.dim() == 1:
             assert not weight.any(), name
@@ -248,7 +255,7 @@ def test_a_shared_bias_moves_all_actions() -> None:
 
 def test_shapes_without_a_network_are_refused() -> None:
     with pytest.raises(UserError, match=r"\(84, 84, 3\): expected grey-scale images"):
-        build_network((84, 84, 3), 4, stack=4)
+        make_network((84, 84, 3), 4)
     with pytest.raises(UserError, match=r"35 by 36 pixels are too small.*36 by 36 is the least"):
-        build_network((35, 36), 4, stack=4)
-    build_network((36, 36), 4, stack=4)
+        make_network((35, 36), 4)
+    make_network((36, 36), 4)

@@ -32,9 +32,13 @@ void the_pool_keeps_no_more_than_it_may() {
   auto small = pool->acquire(400);
   auto large = pool->acquire(1001);
   auto medium = pool->acquire(700);
+  const std::byte* small_data = small.get();
   const std::byte* medium_data = medium.get();
   small.reset();
-  large.reset();
+  large.reset();  // more than all that may be kept: it goes, and nothing has to make room
+  small = pool->acquire(400);
+  CHECK(small.get() == small_data);
+  small.reset();
   medium.reset();  // and the older one of 400 has to go
   CHECK(pool->acquire(700).get() == medium_data);
   CHECK(pool->acquire(0).get() != nullptr);

@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <csignal>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
@@ -180,6 +182,29 @@ void one_writer_at_a_time() {
   write(path, "next", "");
 }
 
+/// Whoever comes last, what is in place is whole: no writer gets a file that was renamed away.
+void writers_at_once() {
+  const TemporaryFolder folder;
+  const std::string path = folder / "snapshot";
+  write(path, "", "");
+  std::atomic<bool> done{false};
+  const auto save = [&](char fill) {
+    for (std::size_t nbytes = 0; nbytes < 60; ++nbytes) {
+      try {
+        write(path, std::string(nbytes, fill), std::string(nbytes, fill));
+      } catch (const SnapshotError&) {  // the other one is at work
+      }
+    }
+  };
+  std::thread reader([&] {
+    while (!done) CHECK(!error_of(path));
+  });
+  std::thread writers[] = {std::thread(save, 'a'), std::thread(save, 'b')};
+  for (std::thread& writer : writers) writer.join();
+  done = true;
+  reader.join();
+}
+
 /// A limit on the size of files stands in for a full disk.
 void a_full_disk_leaves_what_was_there() {
   const TemporaryFolder folder;
@@ -209,5 +234,6 @@ int main() {
   files_that_cannot_be_opened();
   an_attempt_that_ends_early_leaves_nothing();
   one_writer_at_a_time();
+  writers_at_once();
   a_full_disk_leaves_what_was_there();
 }
