@@ -136,7 +136,10 @@ def inspect(memory: ReplayMemory) -> None:
 def run_together(
     writers: list[Writer], readers: list[Callable[[ReplayMemory], None]], memory: ReplayMemory
 ) -> None:
-    """Every writer and reader in a thread of its own, for SECONDS; raises what any of them does."""
+    """Every writer and reader in a thread of its own; raises what any of them does.
+
+    For SECONDS, and on a busy machine until each has had some rounds: none may starve.
+    """
     stop = threading.Event()
     jobs: list[Callable[[], None]] = [writer.step for writer in writers]
     jobs += [functools.partial(reader, memory) for reader in readers]
@@ -156,6 +159,9 @@ def run_together(
     for thread in threads:
         thread.start()
     stop.wait(SECONDS)
+    for _ in range(60):
+        if min(rounds) <= 5:
+            stop.wait(1.0)
     stop.set()
     for thread in threads:
         thread.join(timeout=30)
