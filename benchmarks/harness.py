@@ -108,10 +108,6 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median, low, high)
 
 
-# What a row counts in, the seconds of one such unit, and whether it is a rate ("more is faster").
-Unit = Literal["frames/s", "steps/s", "µs", "ms"]
-
-
 @dataclass(frozen=True)
 class Requirement:
     """A bound on the median of some figures, which are formed turn by turn."""

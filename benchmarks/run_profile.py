@@ -27,9 +27,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def windows(run: Path, window_steps: int) -> Iterator[tuple[str, ...]]:
     """One line of text cells a window."""
-    progress = [
-        row for row in rows(run / "progress.csv") if int(row["steps"]) % window_steps == 0
-    ]
+    progress = [row for row in rows(run / "progress.csv") if int(row["steps"]) % window_steps == 0]
     episodes = rows(run / "episodes.csv")
     for before, after in pairwise([{"steps": "0", "seconds": "0"}, *progress]):
         first, last = int(before["steps"]), int(after["steps"])

@@ -67,6 +67,7 @@ def _hand_over_to_installed_copy() -> None:
     In the root of a clone, ``import fastdqn`` finds the source folder first, which has no compiled
     part. All of the installed package takes its place, never a mixture of the two.
     """
+    from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path
 
@@ -75,11 +76,15 @@ def _hand_over_to_installed_copy() -> None:
         installed = Path(str(distribution("fastdqn").locate_file("fastdqn"))).resolve()
     except PackageNotFoundError:
         installed = here
-    if installed == here or not any(installed.glob("_core.*")):
+    compiled = any((installed / f"_core{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+    if installed == here or not compiled:
+        is_clone = (here.parent / "pyproject.toml").exists()
         raise ImportError(
             f"fastdqn's compiled part (fastdqn._core) is missing for Python "
             f"{sys.version_info.major}.{sys.version_info.minor}; build it with: "
-            f"{sys.executable} -m pip install {here.parent}"
+            f"{sys.executable} -m pip install --force-reinstall --no-deps "
+            f"{here.parent if is_clone else 'CLONE'}"
+            f"{'' if is_clone else ', where CLONE is the folder that you cloned fastdqn to'}"
         )
     spec = importlib.util.spec_from_file_location(
         "fastdqn", installed / "__init__.py", submodule_search_locations=[str(installed)]

@@ -116,22 +116,20 @@ cdef class AtariStepper:
         self.reward = self.learning_reward = self.frames_used = 0
         self.terminated = self.truncated = self.life_lost = self.fire_pending = self.ended = False
 
-    def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
-        """Plays `actions[action]` for one step and writes the frame reached to `out`.
-
-        Raises IndexError for an action out of range, RuntimeError where the episode has ended.
-        """
-        cdef double frame_reward
-        cdef double reward = 0.0
-        cdef double learning_reward = 0.0
-        cdef int frames = 0
-        cdef int lost = 0
-        cdef int lives
-        self._check(out)
+    cpdef int check(self, Py_ssize_t action) except -1:
+        """Raises what `step` would: IndexError for the action, RuntimeError after an episode."""
         if self.ended:
             raise RuntimeError("the episode has ended: reset before the next step")
         if not 0 <= action < len(self.actions):
             raise IndexError(f"action must be in [0, {len(self.actions)}), got {action}")
+        return 0
+
+    def step(self, Py_ssize_t action, uint8_t[:, ::1] out):
+        """Plays `actions[action]` for one step and writes the frame reached to `out`."""
+        cdef double frame_reward, reward = 0.0, learning_reward = 0.0
+        cdef int lives, frames = 0, lost = 0
+        self._check(out)
+        self.check(action)
         self.action_played = self.fire_index if self.fire_pending else <int>action
         played = self.actions[self.action_played]
         while not self.ended and frames < self.frame_skip:

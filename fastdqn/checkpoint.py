@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -87,28 +89,38 @@ def load_agent(path: str | os.PathLike[str], device: str = "auto") -> Agent:
         raise UserError(f"{file}: a safetensors file, but not a model of fastdqn")
     if header.get("sha256") != _digest(text, weights):
         raise UserError(f"{file}: damaged: its contents differ from their digest")
-    described = json.loads(text)
-    if described["format"] != _FORMAT:
-        raise UserError(
-            f"{file}: has format {described['format']}, this fastdqn reads {_FORMAT}; update it"
-        )
+    chosen = choose_device(device)
     try:
-        return _build_agent(described, weights, choose_device(device))
-    except (KeyError, TypeError, UserError, RuntimeError) as error:
-        raise UserError(f"{file}: not a model that this fastdqn can build: {error}") from error
+        return _build_agent(json.loads(text), weights, chosen)
+    # Anyone can write a file whose digest is right: whatever it describes, it is one clear error.
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{file}: not a model that this fastdqn can build: {what}") from error
 
 
 def _build_agent(
     described: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
 ) -> Agent:
+    if described["format"] != _FORMAT:
+        raise UserError(f"it has format {described['format']}, this fastdqn reads {_FORMAT}")
     config = Config.from_dict(described["config"])
-    frame_shape = tuple(described["frame_shape"])
-    num_actions = described["num_actions"]
+    frame_shape = tuple(operator.index(size) for size in described["frame_shape"])
+    num_actions = operator.index(described["num_actions"])
+    dtype = np.dtype(described["dtype"])
+    if dtype.kind not in "biuf" or num_actions < 1 or min(frame_shape) < 1:
+        raise UserError(f"observations {frame_shape} of {dtype} and {num_actions} actions")
     # On "meta" nothing is allocated until the shapes are seen to agree with the file's tensors.
     with torch.device("meta"):
         network = build_network(frame_shape, num_actions, **config.network_options())
-    expected = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    expected = {name: _form(weight) for name, weight in network.state_dict().items()}
+    found = {name: _form(weight) for name, weight in weights.items()}
     if expected != found:
         raise UserError(f"its weights are {found}, the network that it describes has {expected}")
     network.to_empty(device="cpu")
@@ -117,11 +129,15 @@ def _build_agent(
         network,
         config,
         frame_shape=frame_shape,
-        dtype=described["dtype"],
+        dtype=dtype.name,
         num_actions=num_actions,
-        protocol=described["protocol"],
+        protocol=dict(described["protocol"]),
         device=device,
     )
+
+
+def _form(weight: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+    return tuple(weight.shape), weight.dtype
 
 
 def _digest(text: str, weights: Mapping[str, Tensor]) -> str:

@@ -39,6 +39,9 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as in `fastdqn-train ... | head`: the run has been saved
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return 0 if stop.received is None else 128 + stop.received
 
 
@@ -48,7 +51,11 @@ def _train(config: Config, stop: _StopSignals) -> None:
 
     trainer = Trainer(config)
     folder = trainer.output.path
-    print(describe(trainer.protocol, trainer.config.to_dict(), Config().to_dict()))
+    settings = trainer.config.to_dict()
+    if config.game is None:
+        for name in config.game_options():
+            del settings[name]
+    print(describe(trainer.protocol, settings, Config().to_dict()))
     print(f"  to {folder}" if folder else "  nothing is written", flush=True)
     title = str(trainer.protocol["game"])
     with make_display(title, trainer.counters) as display:

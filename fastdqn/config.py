@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -163,7 +164,13 @@ class Config:
             raise UserError(
                 f"game={self.game!r} and env={self.env!r}: a run has one of them; leave one out"
             )
-        if self.replay_capacity < (least := self._window * self.num_envs):
+        for name, value in self.game_options().items():
+            if self.env is not None and value != _DEFAULTS[name]:
+                raise UserError(
+                    f"{name}={value!r}: only a game has this setting; leave it out with "
+                    f"env={self.env!r}"
+                )
+        if self.replay_capacity < (least := self._least_replay_capacity):
             raise UserError(
                 f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
                 f"n_step={self.n_step} and num_envs={self.num_envs} need at least {least}"
@@ -171,14 +178,18 @@ class Config:
         self._check_learning_starts()
 
     @property
-    def _window(self) -> int:
-        """Observations that one transition spans: its stack and the n steps behind it."""
-        return self.stack + self.n_step
+    def _least_replay_capacity(self) -> int:
+        """Room for what each environment's next stack and window need, whatever the others do.
+
+        A step stores two observations of an environment whose episode it ends: the last, and the
+        first of the next.
+        """
+        return 2 * self.num_envs * (self.stack + self.n_step)
 
     @property
     def frames_per_step(self) -> int:
-        """Frames of a whole step: a gymnasium environment's step is one frame."""
-        return self.frame_skip if self.env is None else 1
+        """Frames of a whole step: the step of any environment but a game is one frame."""
+        return 1 if self.game is None else self.frame_skip
 
     @property
     def budget_steps(self) -> int | None:
@@ -199,11 +210,13 @@ class Config:
                 f"{first} with n_step={self.n_step} and num_envs={self.num_envs}; give {first} or "
                 "more"
             )
-        budget = self.budget_steps
-        if budget is not None and starts >= budget:
+        period, budget = self.train_period_steps, self.budget_steps
+        update = -(-max(starts, 1) // period) * period
+        if budget is not None and update > budget:
             raise UserError(
-                f"learning_starts_steps={starts}: the run ends at step {budget}, so nothing would "
-                f"be learned; give fewer than {budget}, or a longer run"
+                f"learning_starts_steps={starts} and train_period_steps={period}: the first update "
+                f"would be at step {update}, but the run ends at step {budget}, so nothing would "
+                "be learned; give smaller ones, or a longer run"
             )
 
     @property
@@ -298,7 +311,7 @@ def _check_types(config: Config) -> None:
             if any(not isinstance(item, int) or isinstance(item, bool) for item in items):
                 raise _wrong(name, value, "a whole number")
         elif hint is float or float in kinds:
-            if not isinstance(value, (int, float)) or not math.isfinite(value):
+            if not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
                 raise _wrong(name, value, "a finite number")
         elif hint is str or str in kinds:
             if not isinstance(value, str) or not value:
@@ -315,26 +328,31 @@ _NETWORK_OPTIONS = (
     *("stack", "first_padding", "shared_last_bias", "initial_weights", "hidden_units"),
 )
 
+_LARGEST = sys.float_info.max
 _HINTS = get_type_hints(Config)
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 # Settings by the limit that they share; what is None is not limited.
 _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
-        ("noop_max", "learning_starts_steps", "first_padding", "epsilon_decay_steps", "seed"),
+        ("learning_starts_steps", "epsilon_decay_steps", "seed"),
         lambda value: value >= 0,
         "0 or more",
     ),
     (
         (
-            *("num_envs", "frame_skip", "max_episode_frames", "stack", "n_step"),
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
-            *("hidden_units", "steps", "frames", "episodes", "threads"),
-            *("log_period_steps", "save_period_steps"),
+            *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
         ),
         lambda value: value >= 1,
         "1 or more",
     ),
+    (("noop_max",), lambda value: 0 <= value <= 100_000, "0 to 100,000"),
+    (("first_padding",), lambda value: 0 <= value <= 100, "0 to 100"),
+    (("stack", "frame_skip"), lambda value: 1 <= value <= 256, "1 to 256"),
+    (("threads",), lambda value: 1 <= value <= 1024, "1 to 1,024"),
+    (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
+    (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (
         ("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
         lambda value: value > 0,

@@ -59,7 +59,8 @@ def evaluate(
     seed: int = 0,
     env_fn: EnvFunction | None = None,
 ) -> Evaluation:
-    """Play `episodes` games, each for `max_frames` frames at most (none: the run's own limit).
+    """Play `episodes` games, each until the step that reaches `max_frames` frames at the latest
+    (none: the run's own limit).
 
     `epsilon` is the probability of a random action (none: the config's `evaluation_epsilon`).
     Raises `UserError` for settings out of range.
@@ -73,30 +74,30 @@ def evaluate(
     envs = make_envs(
         env_fn or config.env, config.game, 1, seed=int(environment_seed), **config.game_options()
     )
-    if (envs.frame_shape, envs.num_actions) != (agent.frame_shape, agent.num_actions):
-        raise UserError(
-            f"the agent takes observations {agent.frame_shape} and {agent.num_actions} actions, "
-            f"the environment has {envs.frame_shape} and {envs.num_actions}"
-        )
-    # The agent sees what it saw in training: stacks of the same memory, which keeps no more
-    # observations here than they need.
-    stack = config.stack
-    memory = ReplayMemory(
-        stack + 2, envs.frame_shape, envs.dtype, stack=stack, padding=config.padding
-    )
-    actor = Actor(
-        agent.network,
-        memory,
-        empty_stacks(1, stack, envs.frame_shape, envs.dtype),
-        num_actions=envs.num_actions,
-        device=agent.device,
-        epsilon=lambda _: probability,
-        reject_padding=config.padding == "reject",
-        generator=np.random.default_rng(action_seed),
-    )
-
-    games = []
     try:
+        if (envs.frame_shape, envs.num_actions) != (agent.frame_shape, agent.num_actions):
+            raise UserError(
+                f"the agent takes observations {agent.frame_shape} and {agent.num_actions} "
+                f"actions, the environment has {envs.frame_shape} and {envs.num_actions}"
+            )
+        # The agent sees what it saw in training: stacks of the same memory, which keeps no more
+        # observations here than they need.
+        stack = config.stack
+        memory = ReplayMemory(
+            stack + 2, envs.frame_shape, envs.dtype, stack=stack, padding=config.padding
+        )
+        actor = Actor(
+            agent.network,
+            memory,
+            empty_stacks(1, stack, envs.frame_shape, envs.dtype),
+            num_actions=envs.num_actions,
+            device=agent.device,
+            epsilon=lambda _: probability,
+            reject_padding=config.padding == "reject",
+            generator=np.random.default_rng(action_seed),
+        )
+
+        games = []
         for _ in range(episodes):
             memory.begin(envs.reset())
             score, steps, frames = 0.0, 0, 0
@@ -115,6 +116,6 @@ def evaluate(
                 frames += int(result.frames_used[0])
                 ended = bool(result.terminated[0] or result.truncated[0])
             games.append(Game(score, steps, frames, cut=not (ended and result.terminated[0])))
+        return Evaluation(tuple(games), probability)
     finally:
         envs.close()
-    return Evaluation(tuple(games), probability)

@@ -2,7 +2,9 @@
 
 Each run's curve is the mean score of its last 100 games over frames, from its `episodes.csv`.
 `--reference` adds published curves from a CSV file with the columns source, algo, game, frames,
-metric and value: those whose metric is a mean, of the `--game` and the `--algo`s asked for.
+metric and value: those whose metric is a mean, of the `--game`, the `--algo`s and the `--source`
+asked for. Published points are often means over iterations of so many frames; `--iteration-frames`
+draws the runs' own such means beside them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ WINDOW_GAMES = 100
 Curve = tuple[list[float], list[float]]
 
 
-def plot(runs: Sequence[Path], out: Path, references: Mapping[str, Curve]) -> None:
+def plot(
+    runs: Sequence[Path],
+    out: Path,
+    references: Mapping[str, Curve],
+    iteration_frames: int | None = None,
+) -> None:
     """Draw the curves of `runs`, and the named `references`, into the file `out`."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -35,7 +42,12 @@ def plot(runs: Sequence[Path], out: Path, references: Mapping[str, Curve]) -> No
     for run in runs:
         frames, scores = _run_curve(run)
         longest = max([longest, *frames])
-        axes.plot(frames, scores, label=run.resolve().name)
+        (line,) = axes.plot(frames, scores, label=run.resolve().name)
+        if iteration_frames is not None:
+            label = f"the same, mean of each {iteration_frames:,} frames"
+            means = _iteration_means(run, iteration_frames)
+            axes.plot(*means, "o-", color=line.get_color(), alpha=0.6, label=label)
+            longest = max([longest, *means[0]])
     for label, (frames, scores) in references.items():
         shown = sum(frame <= longest for frame in frames)
         axes.plot(frames[:shown], scores[:shown], "--", marker=".", alpha=0.6, label=label)
@@ -65,12 +77,24 @@ def _run_curve(run: Path) -> Curve:
     return curve
 
 
-def _reference_curves(path: Path, game: str, algos: Sequence[str]) -> dict[str, Curve]:
+def _iteration_means(run: Path, iteration_frames: int) -> Curve:
+    """The mean score of the games that ended in each iteration, at the iteration's end."""
+    scores: dict[int, list[float]] = defaultdict(list)
+    for row in _rows(run / "episodes.csv"):
+        scores[-(-int(row["frames"]) // iteration_frames)].append(float(row["score"]))
+    ends = sorted(scores)
+    return (
+        [float(end * iteration_frames) for end in ends],
+        [sum(scores[end]) / len(scores[end]) for end in ends],
+    )
+
+
+def _reference_curves(path: Path, game: str, algos: Sequence[str], source: str) -> dict[str, Curve]:
     curves: dict[str, Curve] = defaultdict(lambda: ([], []))
     for row in _rows(path):
         wanted = row["game"].lower() == game.lower() and (not algos or row["algo"] in algos)
-        if wanted and "mean" in row["metric"]:
-            label = f"{row['algo']}, {row['metric'].split('_')[0]} ({row['source'].split()[0]})"
+        if wanted and source in row["source"] and "mean" in row["metric"]:
+            label = f"{row['algo']}, {row['metric'].split('_')[0]} ({row['source']})"
             curves[label][0].append(float(row["frames"]))
             curves[label][1].append(float(row["value"]))
     return curves
@@ -84,11 +108,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--reference", type=Path, help="a CSV file of published curves")
     parser.add_argument("--game", default="", help="the game of the published curves")
     parser.add_argument("--algo", action="append", default=[], help="draw this algorithm's alone")
+    parser.add_argument("--source", default="", help="draw those whose source contains this")
+    parser.add_argument(
+        "--iteration-frames", type=int, help="draw means over iterations of this many frames too"
+    )
     arguments = parser.parse_args(argv)
     path, game = arguments.reference, arguments.game
     try:
-        references = {} if path is None else _reference_curves(path, game, arguments.algo)
-        plot(arguments.runs, arguments.out, references)
+        references: Mapping[str, Curve] = {}
+        if path is not None:
+            references = _reference_curves(path, game, arguments.algo, arguments.source)
+        plot(arguments.runs, arguments.out, references, arguments.iteration_frames)
     except UserError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -2,8 +2,11 @@
 
 A preset holds the settings of an algorithm. How long to train is the run's own choice. Where a
 source states frames, they are divided by the frame skip of 4. Known departures, which hold for all:
-frames are resized by area averaging (DeepMind's code resizes bilinearly), and games start with 0 to
-30 no-ops (DQN Zoo: 1 to 30).
+frames are resized by area averaging (DeepMind's code resizes bilinearly), games start with 0 to 30
+no-ops (DQN Zoo: 1 to 30), a FIRE after a lost life takes the place of the agent's next action (SB3
+and CleanRL: a reset of its own, which also presses a second button), exploration that a source
+anneals over a tenth of its run takes 1,000,000 steps whatever the run's length, and SB3's
+evaluation, which explores as much as training does at the time, explores at its last rate.
 """
 
 from __future__ import annotations
@@ -99,10 +102,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cleanrl": _CLEANRL,
     # Ours, for vector observations such as CartPole's: no source to follow.
     "classic": {
-        "frame_skip": 1,
-        "noop_max": 0,
-        "life_loss": "ignore",
-        "reward_clip": "none",
         "stack": 1,
         "replay_capacity": 50_000,
         "learning_rate": 5e-4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,12 +57,18 @@ class RunFolder:
         for name, values in (("config", config.to_dict()), ("protocol", protocol)):
             text = json.dumps(values, indent=2) + "\n"
             write_aside(self.path / f"{name}.json", text.encode())
-        self._writers: tuple[Writer, ...] = (CsvWriter(self.path), TensorBoardWriter(self.path))
+        # Opened by the first report: a run that is never started holds no file and no thread.
+        self._writers: tuple[Writer, ...] = ()
 
     def write(self, report: Report) -> None:
-        """See `Output`."""
-        for writer in self._writers:
-            writer.write(report)
+        """See `Output`. Raises `UserError` where the logs cannot be written."""
+        try:
+            if not self._writers:
+                self._writers = (CsvWriter(self.path), TensorBoardWriter(self.path))
+            for writer in self._writers:
+                writer.write(report)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot write the logs: {error.strerror}") from error
 
     def save(self, agent: Agent, counters: Counters) -> None:
         """See `Output`. The model before it is replaced in one stroke."""
@@ -75,8 +82,9 @@ class RunFolder:
 
     def close(self) -> None:
         """See `Output`."""
-        for writer in self._writers:
-            writer.close()
+        with ExitStack() as writers:
+            for writer in self._writers:
+                writers.callback(writer.close)
 
 
 def _new_folder(out: Path, name: str) -> Path:

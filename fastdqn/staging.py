@@ -207,9 +207,13 @@ class Staging:
             order = (host.states, host.next_states, host.actions, host.rewards, host.discounts)
             arrays = (*(part.numpy() for part in order), np.empty(batch_size, np.int64))
             device = Transitions(*(lane.device_tensor(part) for part in host))
-            return _Slot(host, arrays, device, lane.event(), lane.event())
+            slot = _Slot(host, arrays, device, lane.event(), lane.event())
+            # The device's memory may be recycled from work that is still queued for computing.
+            lane.record_computed(slot.computed)
+            return slot
 
-        self._slots = cycle([make_slot() for _ in range(slots)])
+        self._all = [make_slot() for _ in range(slots)]
+        self._slots = cycle(self._all)
 
     @contextmanager
     def batch(self) -> Iterator[Transitions]:
@@ -223,3 +227,8 @@ class Staging:
         lane.compute_waits_for(slot.copied)
         yield slot.device
         lane.record_computed(slot.computed)
+
+    def close(self) -> None:
+        """Wait until no copy is in flight any more: only then may the slots' memory go."""
+        for slot in self._all:
+            slot.copied.synchronize()

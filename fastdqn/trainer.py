@@ -12,6 +12,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,6 @@ class Trainer:
     def __init__(self, config: Config, *, env_fn: EnvFunction | None = None) -> None:
         self.config = config = config.resolved()
         self.device = choose_device(config.device)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
         env_seed, memory_seed, action_seed, weight_seed = (
             int(seed) for seed in np.random.SeedSequence(config.seed).generate_state(4)
         )
@@ -146,6 +145,8 @@ class Trainer:
         """The training loop. See `train`."""
         config, counters, memory, envs = self.config, self.counters, self.memory, self.envs
         self._clock = _Clock()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.threads or threads)
         try:
             memory.begin(envs.reset())
             while not self.budget.is_spent(counters, self._clock.seconds) and not stop():
@@ -172,6 +173,7 @@ class Trainer:
                 # done while the environments take their next steps.
                 for due in self.schedule.due(before, counters.steps):
                     if due is Due.UPDATE:
+                        self._check_drawable()
                         with self.staging.batch() as batch:
                             self._means.add(self.learner.update(*batch))
                         counters.updates += 1
@@ -188,6 +190,17 @@ class Trainer:
                 yield self._report()
         finally:
             self._close()
+            torch.set_num_threads(threads)
+
+    def _check_drawable(self) -> None:
+        """Say why where learning is due and nothing can be drawn, as with games too short."""
+        if len(self.memory) == 0:
+            try:
+                self.memory.sample(1)
+            except ValueError as error:
+                raise UserError(
+                    f"learning is due at step {self.counters.steps}, but {error}"
+                ) from None
 
     def agent(self) -> Agent:
         """A copy of what has been learned so far."""
@@ -232,20 +245,21 @@ class Trainer:
         return {
             **self.envs.protocol(),
             "device": str(self.device),
-            "threads": torch.get_num_threads(),
+            "threads": self.config.threads or torch.get_num_threads(),
             "parameters": sum(weight.numel() for weight in self.learner.online.parameters()),
             "replay_bytes": self.memory.nbytes,
         }
 
     def _close(self) -> None:
-        """Save what there is and let go of everything."""
-        try:
+        """Save what there is and let go of everything, each of them whatever the others meet."""
+        with ExitStack() as last_to_first:
+            last_to_first.callback(self.envs.close)
+            last_to_first.callback(self.output.close)
+            last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
-                self._report()
-            self.output.save(self.agent(), self.counters)
-        finally:
-            self.output.close()
-            self.envs.close()
+                last_to_first.callback(self._report)
+            # First of all the model: a full disk may have room for it and for no further log.
+            last_to_first.callback(lambda: self.output.save(self.agent(), self.counters))
 
 
 class Budget:
@@ -318,20 +332,31 @@ def _checked(epsilon: Callable[[int], float]) -> Callable[[int], float]:
     return checked
 
 
-# Beside its frames the memory keeps less than this for each of them, and a run needs about this
-# much beyond memory and networks: activations, batches, emulators.
+# Beside its frames the memory keeps less than this for each of them; a batch takes about this for
+# each number in its stacks (its slots, float32 copies, activations and gradients); and a run needs
+# about this much more for everything else.
 _BYTES_BESIDE_A_FRAME = 40
+_BYTES_PER_BATCH_NUMBER = 40
 _WORKSPACE_BYTES = 256 * 2**20
 
 
 def _check_memory(config: Config, envs: VectorEnv, network_bytes: int) -> None:
     """Refuse a run that would be killed hours later, when its replay memory has filled."""
-    a_frame = math.prod(envs.frame_shape) * envs.dtype.itemsize + _BYTES_BESIDE_A_FRAME
-    need = config.replay_capacity * a_frame + network_bytes + _WORKSPACE_BYTES
+    numbers = math.prod(envs.frame_shape)
+    a_frame = numbers * envs.dtype.itemsize + _BYTES_BESIDE_A_FRAME
+    a_batch = config.batch_size * config.stack * numbers * _BYTES_PER_BATCH_NUMBER
+    beside = a_batch + network_bytes + _WORKSPACE_BYTES
+    need = config.replay_capacity * a_frame + beside
     free = available_bytes()
     if need > free:
-        fits = max(free - network_bytes - _WORKSPACE_BYTES, 0) // a_frame
+        fits = (free - beside) // a_frame
+        wrong, fix = (
+            f"replay_capacity={config.replay_capacity}",
+            f"replay_capacity={fits} would fit",
+        )
+        if fits < 1:
+            wrong, fix = f"batch_size={config.batch_size}", "a smaller batch_size may fit"
         raise UserError(
-            f"replay_capacity={config.replay_capacity}: the run needs {need / 1e9:.2f} GB of "
-            f"memory and {free / 1e9:.2f} GB are available; replay_capacity={fits} would fit"
+            f"{wrong}: the run needs {need / 1e9:.2f} GB of memory and {free / 1e9:.2f} GB are "
+            f"available; {fix}"
         )

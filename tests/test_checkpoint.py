@@ -119,6 +119,12 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path) -> None:
         {"num_actions": "many"},
         {"frame_shape": None},
         {"format": 2},
+        {"config": []},
+        {"dtype": "O"},
+        {"dtype": "M8[s]"},
+        {"num_actions": 0},
+        {"frame_shape": [0]},
+        {"protocol": [1, 2]},
     ],
 )
 def test_a_well_signed_description_of_nonsense_is_refused_and_allocates_nothing(
@@ -134,6 +140,26 @@ def test_a_well_signed_description_of_nonsense_is_refused_and_allocates_nothing(
     save_agent(make_agent((6,), "float32"), file)
     with pytest.raises(UserError, match=r"model\.safetensors"):
         load_agent(file)
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "null", "{}", "[" * 100_000])
+def test_a_well_signed_header_of_nonsense_is_refused(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastdqn.checkpoint.json.dumps", lambda _: text)
+    file = tmp_path / "model.safetensors"
+    save_agent(make_agent((6,), "float32"), file)
+    with pytest.raises(UserError, match=r"model\.safetensors: not a model that") as caught:
+        load_agent(file)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_weights_of_another_dtype_are_refused(tmp_path: Path) -> None:
+    agent = make_agent((6,), "float32")
+    agent.network.to(torch.float64)
+    save_agent(agent, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="float64"):
+        load_agent(tmp_path)
 
 
 def test_a_write_that_fails_leaves_the_old_file(

@@ -15,7 +15,7 @@ from fastdqn.presets import PRESETS
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_envs": 0}, "num_envs=0: expected 1 or more; the default is 1"),
+        ({"num_envs": 0}, "num_envs=0: expected 1 to 65,536; the default is 1"),
         ({"batch_size": -1}, "batch_size=-1: expected 1 or more; the default is 32"),
         ({"batch_size": 32.0}, "batch_size=32.0: expected a whole number; the default is 32"),
         ({"steps": True}, "steps=True: expected a whole number"),
@@ -43,7 +43,7 @@ from fastdqn.presets import PRESETS
         ),
         (
             {"hidden_units": (64, 0)},
-            "hidden_units=(64, 0): expected 1 or more; the default is (128, 128)",
+            "hidden_units=(64, 0): expected 1 to 65,536; the default is (128, 128)",
         ),
         ({"game": ""}, "game='': expected a name"),
         ({"epsilon": 0.1}, "epsilon=0.1: expected a function from the step to a probability"),
@@ -52,8 +52,8 @@ from fastdqn.presets import PRESETS
             "game='Pong' and env='CartPole-v1': a run has one of them; leave one out",
         ),
         (
-            {"replay_capacity": 13, "n_step": 3, "num_envs": 2},
-            "replay_capacity=13: stack=4, n_step=3 and num_envs=2 need at least 14",
+            {"replay_capacity": 27, "n_step": 3, "num_envs": 2},
+            "replay_capacity=27: stack=4, n_step=3 and num_envs=2 need at least 28",
         ),
         (
             {"learning_starts_steps": 5, "n_step": 3, "num_envs": 2},
@@ -61,14 +61,32 @@ from fastdqn.presets import PRESETS
             "n_step=3 and num_envs=2; give 6 or more",
         ),
         (
-            {"learning_starts_steps": 500, "steps": 500},
-            "learning_starts_steps=500: the run ends at step 500, so nothing would be learned; "
-            "give fewer than 500, or a longer run",
+            {"learning_starts_steps": 500, "steps": 499},
+            "learning_starts_steps=500 and train_period_steps=4: the first update would be at step "
+            "500, but the run ends at step 499, so nothing would be learned; give smaller ones, or "
+            "a longer run",
         ),
         (
-            {"learning_starts_steps": 500, "frames": 1999},
-            "learning_starts_steps=500: the run ends at step 500, so nothing would be learned; "
-            "give fewer than 500, or a longer run",
+            {"game": "Pong", "learning_starts_steps": 498, "frames": 1_996},
+            "learning_starts_steps=498 and train_period_steps=4: the first update would be at step "
+            "500, but the run ends at step 499, so nothing would be learned; give smaller ones, or "
+            "a longer run",
+        ),
+        (
+            {"learning_starts_steps": 50, "train_period_steps": 5_000, "steps": 400},
+            "learning_starts_steps=50 and train_period_steps=5000: the first update would be at "
+            "step 5000, but the run ends at step 400, so nothing would be learned; give smaller "
+            "ones, or a longer run",
+        ),
+        ({"stack": 300}, "stack=300: expected 1 to 256; the default is 4"),
+        ({"n_step": 70_000}, "n_step=70000: expected 1 to 65,536; the default is 1"),
+        (
+            {"max_episode_frames": 2**63},
+            "max_episode_frames=9223372036854775808: expected 1 to 2^62; the default is 108000",
+        ),
+        (
+            {"hours": 10**400},
+            f"hours={10**400}: expected a finite number",
         ),
     ],
 )
@@ -79,8 +97,9 @@ def test_wrong_settings_are_refused_in_one_line(settings: dict, message: str) ->
 
 
 def test_the_least_values_are_accepted() -> None:
-    Config(replay_capacity=14, n_step=3, num_envs=2, learning_starts_steps=6)
-    Config(learning_starts_steps=499, steps=500)
+    Config(replay_capacity=28, n_step=3, num_envs=2, learning_starts_steps=6)
+    Config(learning_starts_steps=500, steps=500)
+    Config(learning_starts_steps=150, frames=400)  # not a game: a step is one frame
 
 
 @pytest.mark.parametrize(
@@ -90,9 +109,10 @@ def test_the_least_values_are_accepted() -> None:
         ({"hours": 1.0}, 20_000),
         ({"steps": 2_000}, 200),
         ({"steps": 250_000}, 20_000),
-        ({"frames": 40_000}, 1_000),
-        ({"steps": 5_000, "frames": 40_000}, 500),
-        ({"steps": 3, "n_step": 2}, 2),
+        ({"game": "Pong", "frames": 40_000}, 1_000),
+        ({"env": "CartPole-v1", "frames": 40_000}, 4_000),
+        ({"game": "Pong", "steps": 5_000, "frames": 40_000}, 500),
+        ({"steps": 5, "n_step": 2}, 2),
     ],
 )
 def test_learning_starts_within_a_short_budget(ends: dict, starts: int) -> None:

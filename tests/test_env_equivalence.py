@@ -346,6 +346,26 @@ def test_environments_do_not_mix() -> None:
             assert streams[one] != streams[other]
 
 
+def test_a_step_that_is_refused_plays_no_frame() -> None:
+    """Not even in the environments before the one with the wrong action, or before the one that
+    has ended."""
+    vector = AtariVector("breakout", 2, AtariOptions(max_episode_frames=40, noop_max=0), seed=0)
+    vector.reset()
+    emulators = [game.ale for game in vector._games]
+    frames = [ale.getFrameNumber() for ale in emulators]
+    for actions, error in [([0, 9], IndexError), ([0, -1], IndexError), ([0], ValueError)]:
+        with pytest.raises(error):
+            vector.step(np.array(actions))
+    assert [ale.getFrameNumber() for ale in emulators] == frames
+    while not vector.step(np.zeros(2, np.int64)).truncated[1]:
+        pass
+    vector.reset(np.array([0]))
+    frames = [ale.getFrameNumber() for ale in emulators]
+    with pytest.raises(RuntimeError, match="reset"):
+        vector.step(np.zeros(2, np.int64))
+    assert [ale.getFrameNumber() for ale in emulators] == frames
+
+
 def test_what_a_vector_shows_is_what_its_environments_show() -> None:
     """Every column is filled, of every row, in every step."""
     vector = AtariVector("breakout", 3, AtariOptions(noop_max=0, life_loss="penalty"), seed=0)

@@ -121,11 +121,12 @@ REPORT = make_report(
     frames_per_second=1234,
     resident_bytes=1.5e9,
     replay_bytes=4e8,
+    replay_full_bytes=1.77e9,
     fraction=0.012,
 )
 FIGURES = [
     *("step 12,000", "1.2%", "48,000", "games 31", "epsilon 0.950", "scores 1.50", "loss -"),
-    *("mean Q 1.23", "frames/s 1,234", "updates/s 0.0", "memory 1.50 GB of which replay 0.40"),
+    *("mean Q 1.23", "frames/s 1,234", "updates/s 0.0", "memory 1.50 GB", "replay 0.40 of 1.77 GB"),
 ]
 
 

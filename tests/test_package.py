@@ -51,9 +51,15 @@ def test_a_missing_compiled_part_names_the_command_that_mends_it(tmp_path: Path)
     shutil.copytree(
         ROOT / "fastdqn", tmp_path / "fastdqn", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
-    # -S and -E: no site-packages, so no installed copy can answer.
-    result = run_python("import fastdqn", tmp_path, "-S", "-E")
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: fastdqn's compiled part")
-    assert f"-m pip install {tmp_path}" in last
+
+    def message() -> str:
+        # -S and -E: no site-packages, so no installed copy can answer.
+        result = run_python("import fastdqn", tmp_path, "-S", "-E")
+        assert result.returncode == 1
+        last = result.stderr.strip().splitlines()[-1]
+        assert last.startswith("ImportError: fastdqn's compiled part")
+        return last
+
+    assert "--no-deps CLONE, where CLONE is" in message()
+    (tmp_path / "pyproject.toml").touch()
+    assert message().endswith(f"-m pip install --force-reinstall --no-deps {tmp_path}")

@@ -342,3 +342,58 @@ def test_cartpole_is_solved(seed: int) -> None:
         if means[-1] >= 475:
             return
     pytest.fail(f"not solved in {trainer.counters.steps} steps: {means}")
+
+
+class TwoSteps(gymnasium.Env[Any, Any]):
+    """Episodes too short for an unpadded stack of four."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return np.ones(2, np.float32), 1.0, self._steps == 2, False, {}
+
+
+def test_nothing_to_learn_from_is_a_clear_end() -> None:
+    config = Config(padding="reject", steps=200, learning_starts_steps=80, out=None, threads=1)
+    with pytest.raises(UserError, match=r"due at step 80, but 0 of \d+ stored frames can be drawn"):
+        list(train(config, env_fn=TwoSteps))
+
+
+def test_the_least_capacity_serves_environments_whatever_the_others_do() -> None:
+    lengths = iter([1, 1000, 2, 1000])
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("Acrobot-v1", max_episode_steps=next(lengths))
+
+    config = Config(
+        num_envs=4, replay_capacity=40, steps=400, learning_starts_steps=40, out=None, threads=1
+    )
+    reports = list(train(config, env_fn=make))
+    assert reports[-1].steps == 400
+
+
+def test_a_run_gives_pytorchs_threads_back() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        list(train(cartpole(steps=100, threads=1)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_that_is_never_started_holds_nothing_open(tmp_path: Path) -> None:
+    import threading
+
+    threads = threading.active_count()
+    for _ in range(3):
+        train(cartpole(out=str(tmp_path)))
+    assert threading.active_count() == threads
+    assert not list(tmp_path.rglob("*.csv"))

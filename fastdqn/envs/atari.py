@@ -7,6 +7,7 @@ cannot be played are refused at construction.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -41,16 +42,29 @@ class AtariOptions:
     frame_shape: tuple[int, int] = (84, 84)
 
     def __post_init__(self) -> None:
+        for name, least, most in (
+            ("frame_skip", 1, 2**31 - 1),
+            ("max_episode_frames", 1, 2**62),
+            ("noop_max", 0, 2**31 - 1),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise UserError(
+                    f"{name} must be a whole number from {least} to {most}, got {value!r}"
+                )
+        if not math.isfinite(self.life_loss_penalty):
+            raise UserError(f"life_loss_penalty must be finite, got {self.life_loss_penalty}")
         if not 0.0 <= self.sticky_actions <= 1.0:
             raise UserError(
                 f"sticky_actions must be a probability, 0 to 1, got {self.sticky_actions}"
             )
-        if self.noop_max < 0:
-            raise UserError(f"noop_max must be at least 0 frames, got {self.noop_max}")
-        if len(self.frame_shape) != 2 or min(self.frame_shape) < 1:
-            raise UserError(
-                f"frame_shape must be a height and a width in pixels, got {self.frame_shape}"
-            )
+        shape = self.frame_shape
+        if (
+            not isinstance(shape, tuple)
+            or len(shape) != 2
+            or not all(isinstance(size, int) and 1 <= size <= 2**15 for size in shape)
+        ):
+            raise UserError(f"frame_shape must be a height and a width in pixels, got {shape}")
 
 
 class AtariGame:

@@ -106,7 +106,7 @@ def _make(env: str | Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any
         return env()
     try:
         return gymnasium.make(env)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise UserError(f"environment {env!r} cannot be made: {message}") from None
 

@@ -125,7 +125,10 @@ class AtariVector:
         result = self._result
         if len(actions) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
-        for i, action in enumerate(actions.tolist()):
+        played = actions.tolist()
+        for game, action in zip(self._games, played, strict=True):
+            game.stepper.check(action)  # a step is refused as a whole
+        for i, action in enumerate(played):
             stepper = self._games[i].stepper
             stepper.step(action, self._rows[i])
             result.actions[i] = stepper.action_played
