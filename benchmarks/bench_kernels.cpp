@@ -47,13 +47,6 @@ struct Screens {
   AreaResize resize{{kScreenHeight, kScreenWidth, kSide, kSide}};
 };
 
-void run_max_pool(int times) {
-  Screens screens;
-  for (int i = 0; i < times; ++i) {
-    max_pool(screens.a.data(), screens.b.data() + 1, screens.out.data(), screens.a.size());
-  }
-}
-
 void run_resize(int times) {
   Screens screens;
   for (int i = 0; i < times; ++i) {
@@ -119,7 +112,6 @@ void run_sample(StackLayout layout, int times) {
 }
 
 const std::map<std::string, std::function<void(int)>> kKernels{
-    {"max_pool", run_max_pool},
     {"apply_max", run_resize},
     {"append", run_append},
     {"sample_planar", [](int times) { run_sample(StackLayout::kPlanar, times); }},

@@ -52,8 +52,13 @@ def main() -> None:
     parser.add_argument("--window-steps", type=int, default=50_000, help="steps a line")
     options = parser.parse_args()
     table = Table("steps", "games", "mean score", "steps/s", "resident GB", "replay GB", "rest GB")
-    for cells in windows(options.run, options.window_steps):
-        table.add_row(*cells)
+    try:
+        for cells in windows(options.run, options.window_steps):
+            table.add_row(*cells)
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}; expected a run's folder")
+    if not table.rows:
+        parser.error(f"no window of {options.window_steps} steps is complete; give --window-steps")
     Console(width=110).print(table)
 
 

@@ -119,6 +119,7 @@ def _parse(argv: Sequence[str]) -> Config:
     except SystemExit as exit_:
         if exit_.code:
             raise UserError(_one_line(said.getvalue())) from None
+        sys.stdout.flush()  # here a closed pipe can still be answered
         raise
     config: Config = parsed.config
     return config
@@ -134,15 +135,16 @@ _PRESET_HELP = tyro.conf.arg(
 
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
-    preset = "default"
+    named = None
+    unnamed = "default"
     for place, word in enumerate(argv):
         if word == "--preset":
-            return "".join(argv[place + 1 : place + 2])
-        if word.startswith("--preset="):
-            return word.removeprefix("--preset=")
-        if word == "--env" or word.startswith("--env="):
-            preset = "classic"
-    return preset
+            named = "".join(argv[place + 1 : place + 2])
+        elif word.startswith("--preset="):
+            named = word.removeprefix("--preset=")
+        elif word == "--env" or word.startswith("--env="):
+            unnamed = "classic"
+    return unnamed if named is None else named
 
 
 def _plain_values() -> tyro.constructors.ConstructorRegistry:

@@ -39,7 +39,8 @@ class Config:
     game: str | None = None
     """Atari game, in any of its usual name forms, such as Breakout."""
     env: str | None = None
-    """Gymnasium environment with vector observations instead, such as CartPole-v1."""
+    """Gymnasium environment with vector observations instead, such as CartPole-v1. Scripts take
+    its settings from `Config.preset("classic", env=...)`."""
     num_envs: int = 1
     """Environments stepped together. Every period below keeps its meaning with more of them."""
     frame_skip: int = 4
@@ -130,7 +131,8 @@ class Config:
 
     # When it ends: whichever comes first.
     steps: int | None = None
-    """End after this many steps. With no end given at all: 50 million (200 million frames)."""
+    """End after this many steps. With no end given at all: 50 million, the papers' 200 million
+    frames."""
     frames: int | None = None
     """End after this many frames."""
     episodes: int | None = None

@@ -69,6 +69,8 @@ def evaluate(
     probability = agent.config.evaluation_epsilon if epsilon is None else epsilon
     if episodes < 1 or limit < 1:
         raise UserError(f"episodes={episodes}, max_frames={limit}: expected 1 or more of each")
+    if not 0 <= probability <= 1:
+        raise UserError(f"epsilon={probability}: expected a number from 0 to 1")
     environment_seed, action_seed = np.random.SeedSequence(seed).generate_state(2)
     config = agent.config
     envs = make_envs(

@@ -55,8 +55,12 @@ def plot(
     axes.set_ylabel(f"mean score of the last {WINDOW_GAMES} games")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    figure.savefig(out, dpi=150)
-    pyplot.close(figure)
+    try:
+        figure.savefig(out, dpi=150)
+    except (OSError, ValueError) as error:  # no such folder, or a format that nothing writes
+        raise UserError(f"{out}: cannot be written: {error}") from None
+    finally:
+        pyplot.close(figure)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -91,12 +95,19 @@ def _iteration_means(run: Path, iteration_frames: int) -> Curve:
 
 def _reference_curves(path: Path, game: str, algos: Sequence[str], source: str) -> dict[str, Curve]:
     curves: dict[str, Curve] = defaultdict(lambda: ([], []))
+    columns = ("source", "algo", "game", "frames", "metric", "value")
     for row in _rows(path):
+        if missing := [name for name in columns if row.get(name) is None]:
+            raise UserError(
+                f"{path}: a row lacks {', '.join(missing)}; expected {', '.join(columns)}"
+            )
         wanted = row["game"].lower() == game.lower() and (not algos or row["algo"] in algos)
         if wanted and source in row["source"] and "mean" in row["metric"]:
             label = f"{row['algo']}, {row['metric'].split('_')[0]} ({row['source']})"
             curves[label][0].append(float(row["frames"]))
             curves[label][1].append(float(row["value"]))
+    if not curves:
+        raise UserError(f"{path}: has no mean of game={game!r}, algo={algos}, source={source!r}")
     return curves
 
 

@@ -100,8 +100,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "padding": "zero",
     },
     "cleanrl": _CLEANRL,
-    # Ours, for vector observations such as CartPole's: no source to follow.
+    # Ours, for vector observations such as CartPole's: no source to follow. Minutes, not days.
     "classic": {
+        "steps": 50_000,
         "stack": 1,
         "replay_capacity": 50_000,
         "learning_rate": 5e-4,
