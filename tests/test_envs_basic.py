@@ -601,16 +601,6 @@ def test_unsupported_environments_are_refused(env: str, message: str) -> None:
 # -- Types ---------------------------------------------------------------------------------------
 
 
-def test_the_stub_of_the_stepper_is_true() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy.stubtest", "fastdqn._rollout"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout
-
-
 def test_the_vectors_are_what_the_trainer_asks_for() -> None:
     # mypy compares the signatures; this fails where a member is missing.
     members = {name for name in dir(VectorEnv) if not name.startswith("_")}

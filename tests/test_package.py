@@ -63,3 +63,18 @@ def test_a_missing_compiled_part_names_the_command_that_mends_it(tmp_path: Path)
     assert "--no-deps CLONE, where CLONE is" in message()
     (tmp_path / "pyproject.toml").touch()
     assert message().endswith(f"-m pip install --force-reinstall --no-deps {tmp_path}")
+
+
+def test_the_stubs_say_what_the_compiled_modules_have(tmp_path: Path) -> None:
+    config = ROOT / "pyproject.toml"
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy.stubtest", f"--mypy-config-file={config}"),
+            *("fastdqn._core", "fastdqn._rollout"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
