@@ -1,8 +1,8 @@
 """The one place where every setting of a run lives: its name, unit, default and limits.
 
-The command line is generated from `Config`, scripts construct it, a run saves it. Nothing else in
-the package repeats a default. It knows neither torch nor the environments, so that
-`fastdqn-train --help` and a refusal of a wrong value are quick.
+The command line is generated from `Config`, scripts construct it, a run saves it. It knows neither
+torch nor the environments, so that `fastdqn-train --help` and a refusal of a wrong value are quick;
+`AtariEnv` stands by itself as well, and a test keeps its defaults equal to these.
 
 Units: a *frame* is one frame of the emulator, a *step* is one decision of the agent (`frame_skip`
 frames), an *update* is one gradient step.

@@ -6,6 +6,8 @@ games, and the two vectors.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from ale_py import roms
 from gymnasium.utils.env_checker import check_env
 
 from fastdqn._rollout import AtariStepper
+from fastdqn.config import Config
 from fastdqn.envs import (
     AtariEnv,
     AtariOptions,
@@ -599,6 +602,14 @@ def test_unsupported_environments_are_refused(env: str, message: str) -> None:
 
 
 # -- Types ---------------------------------------------------------------------------------------
+
+
+def test_a_game_has_the_same_defaults_alone_as_in_a_run() -> None:
+    alone = {name: p.default for name, p in inspect.signature(AtariEnv).parameters.items()}
+    options = dataclasses.asdict(AtariOptions())
+    for name, value in Config().game_options().items():
+        assert options[name] == alone[name] == value, name
+    assert options["frame_shape"] == alone["frame_shape"]
 
 
 def test_the_vectors_are_what_the_trainer_asks_for() -> None:
