@@ -1,8 +1,8 @@
 """The training run, from top to bottom.
 
-`Trainer` puts the parts together and `Trainer.run` is the loop that drives them: act, step,
-remember, learn, report. What each part does stands in its own module; when updates and target
-copies are due is `LearningSchedule`'s alone. One seed determines all of it.
+`Trainer` puts the parts together and `Trainer.run` is the loop that drives them: act, learn while
+the environments step, remember, report. What each part does stands in its own module; when updates
+and target copies are due is `LearningSchedule`'s alone. One seed determines all of it.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ class Trainer:
         self._means = MetricMeans()
         self._clock = _Clock()
         self._reported = Counters()
+        self._due: tuple[Due, ...] = ()
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
         """The training loop. See `train`."""
@@ -149,10 +150,22 @@ class Trainer:
         torch.set_num_threads(config.threads or threads)
         try:
             memory.begin(envs.reset())
-            while not self.budget.is_spent(counters, self._clock.seconds) and not stop():
-                # Act: every environment takes one step.
+            while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
+                # Report on the steps so far; the updates that the last ones made due are to come.
+                if self._crossed(config.log_period_steps):
+                    yield self._report()
+                if self._crossed(config.save_period_steps):
+                    self.output.save(self.agent(), counters)
+
+                # Act: every environment is told its action...
                 before = counters.steps
-                result = envs.step(self.actor.act(before))
+                envs.send(self.actor.act(before))
+
+                # ... and learn, while they step: whatever the steps before made due. That order
+                # holds where nothing runs side by side too, so that the weights are the same. On a
+                # GPU it only queues work, which is done while the environments step in here.
+                self._learn()
+                result = envs.receive()
                 counters.steps += config.num_envs
                 counters.frames += int(result.frames_used.sum())
 
@@ -168,29 +181,31 @@ class Trainer:
                 ended = self._games.step(result, counters)
                 if ended.size:
                     memory.begin(envs.reset(ended), ended)
-
-                # Learn: whatever those steps made due. On a GPU this only queues work, which is
-                # done while the environments take their next steps.
-                for due in self.schedule.due(before, counters.steps):
-                    if due is Due.UPDATE:
-                        self._check_drawable()
-                        with self.staging.batch() as batch:
-                            self._means.add(self.learner.update(*batch))
-                        counters.updates += 1
-                    else:
-                        self.learner.copy_target()
-                        counters.target_copies += 1
-
-                # Report.
-                if _crosses(config.log_period_steps, before, counters.steps):
-                    yield self._report()
-                if _crosses(config.save_period_steps, before, counters.steps):
-                    self.output.save(self.agent(), counters)
+                self._due = tuple(self.schedule.due(before, counters.steps))
+            self._learn()
             if counters != self._reported:
                 yield self._report()
         finally:
             self._close()
             torch.set_num_threads(threads)
+
+    def _learn(self) -> None:
+        """Do what is due. Updates draw from what the memory held when they became due."""
+        for due in self._due:
+            if due is Due.UPDATE:
+                self._check_drawable()
+                with self.staging.batch() as batch:
+                    self._means.add(self.learner.update(*batch))
+                self.counters.updates += 1
+            else:
+                self.learner.copy_target()
+                self.counters.target_copies += 1
+        self._due = ()
+
+    def _crossed(self, period: int) -> bool:
+        """Whether the last steps of all environments reached or passed a multiple of `period`."""
+        steps = self.counters.steps
+        return steps > 0 and steps // period > (steps - self.config.num_envs) // period
 
     def _check_drawable(self) -> None:
         """Say why where learning is due and nothing can be drawn, as with games too short."""
@@ -301,11 +316,6 @@ class _Clock:
         now = time.monotonic()
         interval, self._lap = max(now - self._lap, 1e-9), now
         return now - self._start, interval
-
-
-def _crosses(period: int, before: int, after: int) -> bool:
-    """Whether a multiple of `period` lies in (before, after]."""
-    return after // period > before // period
 
 
 def _epsilon_schedule(config: Config) -> Callable[[int], float]:

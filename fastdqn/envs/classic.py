@@ -13,13 +13,13 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.vector import StepResult, checked_ids
+from fastdqn.envs.vector import SerialVector, StepResult, checked_ids
 from fastdqn.errors import UserError
 
 __all__ = ["GymVector"]
 
 
-class GymVector:
+class GymVector(SerialVector):
     """N gymnasium environments, made by an id or by a function that makes one.
 
     Each environment is seeded once, at its first reset, from its own child of `seed`. Rewards are

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fastdqn.envs.atari import AtariGame, AtariOptions
 from fastdqn.errors import UserError
 
-__all__ = ["AtariVector", "StepResult", "VectorEnv", "checked_ids"]
+__all__ = ["AtariVector", "SerialVector", "StepResult", "VectorEnv", "checked_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,43 @@ class VectorEnv(Protocol):
         """
         ...
 
+    def send(self, actions: npt.NDArray[np.int64]) -> None:
+        """Begins one step: `actions` [N], one for each environment; those that have ended must be
+        reset first. `receive` must follow before anything else."""
+        ...
+
+    def receive(self) -> StepResult:
+        """Ends the step that `send` began."""
+        ...
+
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
-        """Plays one action [N] in every environment; those that have ended must be reset first."""
+        """`send` and `receive` in one."""
         ...
 
     def close(self) -> None:
         """Ends the environments; no other call may follow."""
         ...
+
+
+class SerialVector:
+    """Environments in this process, which step one after another in `receive`."""
+
+    _sent: npt.NDArray[np.int64] | None = None
+
+    def send(self, actions: npt.NDArray[np.int64]) -> None:
+        """See `VectorEnv.send`."""
+        self._sent = actions
+
+    def receive(self) -> StepResult:
+        """See `VectorEnv.receive`."""
+        actions, self._sent = self._sent, None
+        if actions is None:
+            raise RuntimeError("no step was begun: send actions before receiving their results")
+        return self.step(actions)
+
+    def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
+        """See `VectorEnv.step`."""
+        raise NotImplementedError
 
 
 def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDArray[np.int64]:
@@ -90,7 +120,7 @@ def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDA
     return env_ids
 
 
-class AtariVector:
+class AtariVector(SerialVector):
     """N emulators in this process, each with its own seed, writing into one array."""
 
     def __init__(
