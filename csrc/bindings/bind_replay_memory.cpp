@@ -65,6 +65,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .discount = discount,
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
+      .storage = Storage::kRaw,
       .seed = seed_argument(seed),
   });
 }
@@ -413,7 +414,21 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
           "Frames stored now, over all environments.")
       .def_property_readonly(
           "nbytes", &ReplayMemory::nbytes,
-          "Bytes that the full memory takes; the system commits them as frames arrive.")
+          "Bytes that the full memory takes at most; the system commits them as frames arrive.")
+      .def_property_readonly(
+          "nbytes_now",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.nbytes_now();
+          },
+          "Bytes that what is stored now takes.")
+      .def_property_readonly(
+          "frame_nbytes_mean",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.frame_nbytes_mean();
+          },
+          "Bytes that a stored frame takes by itself, on average; 0.0 where none is stored.")
       .def_property_readonly("capacity",
                              of_config([](const ReplayConfig& c) { return c.capacity; }),
                              "Frames stored at most, over all environments.")

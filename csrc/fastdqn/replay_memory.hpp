@@ -30,6 +30,7 @@ struct ReplayConfig {
   double discount;      // a step
   Padding padding;
   RewardClip reward_clip;
+  Storage storage;
   std::uint64_t seed;
 };
 
@@ -135,8 +136,14 @@ class ReplayMemory {
   std::size_t num_drawable() const;
   std::size_t num_frames() const;
 
-  /// All that is allocated for the capacity, in bytes, whether it has been written or not.
+  /// What the full memory takes, in bytes, whatever the frames are.
   std::size_t nbytes() const noexcept;
+
+  /// What the frames that are stored now take, and what is known of them.
+  std::size_t nbytes_now() const;
+
+  /// What one of them takes by itself, in bytes; 0 where none is stored.
+  double frame_nbytes_mean() const;
 
   /// Compares the incremental structures with what the rules give from scratch, and all links
   /// with each other; std::logic_error names the first slot that is wrong. O(capacity).
@@ -195,8 +202,12 @@ class ReplayMemory {
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
   void look_up(Slot slot, Window& window) const noexcept;
-  void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const noexcept;
+  BufferPool::Buffer scratch_for(StackLayout layout) const;
+  void prefetch_early(const Window& window) const noexcept;
+  void prefetch(const Window& window) const noexcept;
+  void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const;
   Batch new_batch(std::size_t rows, StackLayout layout) const;
+  void load_frames(SnapshotReader& reader);
   void check_links(Slot slot) const;
   void check_envs() const;
 
@@ -205,7 +216,7 @@ class ReplayMemory {
   const std::vector<double> discount_powers_;  // discount^0 to discount^n_step
 
   mutable TurnstileMutex mutex_;  // shared to read what follows, exclusive to change it
-  FrameStore store_;
+  const std::unique_ptr<FrameStore> store_;
   std::vector<SlotRecord> records_;  // by slot
   std::vector<Slot> drawable_;       // in no order; each slot's record knows its position
   std::vector<Env> envs_;

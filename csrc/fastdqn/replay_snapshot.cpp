@@ -17,7 +17,8 @@ constexpr const char* kStateName = "state";
 constexpr const char* kEnvsName = "envs";
 constexpr const char* kRecordsName = "records";
 constexpr const char* kDrawableName = "drawable";
-constexpr const char* kFramesName = "frames";
+
+constexpr std::size_t kPieceNbytes = std::size_t{1} << 20;
 
 struct SavedConfig {
   std::int64_t capacity;
@@ -30,7 +31,8 @@ struct SavedConfig {
   std::uint8_t padding;
   std::uint8_t reward_clip;  // its place in kSavedRewardClips
   std::uint8_t dimensions;
-  std::array<std::uint8_t, 4> unused;
+  std::uint8_t storage;
+  std::array<std::uint8_t, 3> unused;
   std::array<std::int64_t, kMaxFrameDimensions> shape;
 };
 static_assert(sizeof(SavedConfig) == 120);
@@ -67,6 +69,7 @@ SavedConfig saved(const ReplayConfig& config) {
   const auto clip = std::find(kSavedRewardClips.begin(), kSavedRewardClips.end(),
                               config.reward_clip);
   out.reward_clip = static_cast<std::uint8_t>(clip - kSavedRewardClips.begin());
+  out.storage = static_cast<std::uint8_t>(config.storage);
   out.dimensions = static_cast<std::uint8_t>(config.frame.shape.size());
   std::copy(config.frame.shape.begin(), config.frame.shape.end(), out.shape.begin());
   return out;
@@ -76,6 +79,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
   if (config.dtype >= kDTypes.size() ||
       config.padding > static_cast<std::uint8_t>(Padding::kReject) ||
       config.reward_clip >= kSavedRewardClips.size() ||
+      config.storage > static_cast<std::uint8_t>(Storage::kCompressed) ||
       config.dimensions > kMaxFrameDimensions) {
     throw SnapshotError(path, "the settings have values that mean nothing");
   }
@@ -89,6 +93,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       .discount = config.discount,
       .padding = static_cast<Padding>(config.padding),
       .reward_clip = kSavedRewardClips[config.reward_clip],
+      .storage = static_cast<Storage>(config.storage),
       .seed = config.seed,
   };
 }
@@ -118,7 +123,6 @@ void ReplayMemory::save(const std::string& path) const {
     const std::lock_guard rng_lock(rng_mutex_);
     state.rng_position = rng_.position();
   }
-  const std::span frames = store_.first(num_frames_);
 
   SnapshotWriter writer(path);
   writer.write_section(kConfigName, &config, sizeof(config));
@@ -126,8 +130,26 @@ void ReplayMemory::save(const std::string& path) const {
   writer.write_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
   writer.write_section(kRecordsName, records_.data(), num_frames_ * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
-  writer.write_section(kFramesName, frames.data(), frames.size());
+  store_->save(writer, num_frames_);
   writer.commit();
+}
+
+/// In pieces that are a small part of what the frames take.
+void ReplayMemory::load_frames(SnapshotReader& reader) {
+  const std::size_t nbytes = config_.frame.nbytes();
+  const std::size_t frames_a_piece = std::max<std::size_t>(1, kPieceNbytes / nbytes);
+  std::vector<std::byte> piece(std::min(frames_a_piece, num_frames_) * nbytes);
+  SnapshotReader::Stream stream = reader.stream(kRawFramesSection);
+  for (std::size_t slot = 0; slot < num_frames_;) {
+    const std::size_t count = std::min(frames_a_piece, num_frames_ - slot);
+    stream.read(piece.data(), count * nbytes);
+    for (std::size_t k = 0; k < count; ++k, ++slot) {
+      const std::int64_t env = records_[slot].env;
+      store_->reserve({&env, 1});
+      store_->write(static_cast<Slot>(slot), records_[slot].env, piece.data() + k * nbytes);
+    }
+  }
+  stream.finish();
 }
 
 std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
@@ -142,7 +164,7 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
                   sizeof(SavedEnv));
     require_items(reader, kRecordsName, state.num_frames, sizeof(SlotRecord));
     require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    require_items(reader, kFramesName, state.num_frames, config.frame.nbytes());
+    require_items(reader, kRawFramesSection, state.num_frames, config.frame.nbytes());
     const auto capacity = static_cast<std::uint64_t>(config.capacity);
     if (state.num_frames > capacity || state.num_drawable > state.num_frames ||
         state.head >= capacity) {
@@ -163,12 +185,11 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
     memory->num_frames_ = static_cast<std::size_t>(state.num_frames);
     memory->rng_ = CounterRng(config.seed, state.rng_position);
     memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
-    const std::span frames = memory->store_.first(memory->num_frames_);
     reader.read_section(kRecordsName, memory->records_.data(),
                         memory->num_frames_ * sizeof(SlotRecord));
     reader.read_section(kDrawableName, memory->drawable_.data(),
                         memory->drawable_.size() * sizeof(Slot));
-    reader.read_section(kFramesName, frames.data(), frames.size());
+    memory->load_frames(reader);
     memory->check_invariants();
     return memory;
   } catch (const std::logic_error& error) {
