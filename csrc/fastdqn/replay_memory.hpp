@@ -17,6 +17,7 @@
 #include "fastdqn/reward.hpp"
 #include "fastdqn/rng.hpp"
 #include "fastdqn/turnstile_mutex.hpp"
+#include "fastdqn/write_order.hpp"
 
 namespace fastdqn {
 
@@ -31,6 +32,7 @@ struct ReplayConfig {
   Padding padding;
   RewardClip reward_clip;
   Storage storage;
+  Eviction eviction;
   std::uint64_t seed;
 };
 
@@ -59,7 +61,8 @@ struct StepRows {
   std::span<const std::uint8_t> life_lost;  // terminal for learning; the episode goes on
 };
 
-/// The last `capacity` frames of all environments in one ring, and the transitions between them.
+/// `capacity` frames of all environments in one ring, and the transitions between them: the last
+/// ones, or with Eviction::kRandom a random choice of blocks of older ones among them.
 ///
 /// One slot is one frame; stacks are built when they are read. The transition that starts at a
 /// frame can be drawn exactly when
@@ -136,6 +139,10 @@ class ReplayMemory {
   std::size_t num_drawable() const;
   std::size_t num_frames() const;
 
+  /// Ages of the stored frames; see WriteOrder. Throws std::invalid_argument for a fraction that is
+  /// none, or where nothing is stored.
+  std::vector<std::uint64_t> age_quantiles(std::span<const double> fractions) const;
+
   /// What the full memory takes, in bytes, whatever the frames are.
   std::size_t nbytes() const noexcept;
 
@@ -182,6 +189,7 @@ class ReplayMemory {
   };
 
   std::size_t stack() const noexcept { return static_cast<std::size_t>(config_.stack); }
+  std::size_t stored() const noexcept { return order_.num_stored(); }  // in the first slots
   std::size_t capacity() const noexcept { return static_cast<std::size_t>(config_.capacity); }
   const Env& env_at(std::int64_t number) const;
   void check_named_once(std::span<const std::int64_t> envs);
@@ -220,8 +228,7 @@ class ReplayMemory {
   std::vector<SlotRecord> records_;  // by slot
   std::vector<Slot> drawable_;       // in no order; each slot's record knows its position
   std::vector<Env> envs_;
-  Slot head_ = 0;  // where the next frame goes
-  std::size_t num_frames_ = 0;
+  WriteOrder order_;
   std::uint64_t calls_ = 0;  // of begin and append
 
   mutable std::mutex rng_mutex_;  // guards the generator; taken inside mutex_

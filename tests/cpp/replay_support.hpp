@@ -20,6 +20,7 @@ inline ReplayConfig small_config() {
           .padding = Padding::kZero,
           .reward_clip = RewardClip::kNone,
           .storage = Storage::kRaw,
+          .eviction = Eviction::kFifo,
           .seed = 1};
 }
 
