@@ -348,16 +348,21 @@ void ReplayMemory::check_target(const BatchTarget& target) const {
   }
 }
 
-ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
-  check_target(target);
-  Drawn drawn(*this, target);
+/// With the lock held. Each draw asks for the record that is read next.
+void ReplayMemory::draw_slots(std::span<Slot> slots) {
   if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
   const auto choices = static_cast<std::uint32_t>(drawable_.size());
   const std::lock_guard rng_lock(rng_mutex_);
-  for (Slot& slot : drawn.slots_) {
+  for (Slot& slot : slots) {
     slot = drawable_[rng_.below(choices)];
     prefetch_line(&records_[slot]);
   }
+}
+
+ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
+  check_target(target);
+  Drawn drawn(*this, target);
+  draw_slots(drawn.slots_);
   return drawn;
 }
 
@@ -366,6 +371,52 @@ void ReplayMemory::Drawn::gather(std::size_t first, std::size_t count) const {
 }
 
 void ReplayMemory::sample_into(const BatchTarget& target) { draw(target).gather(0, target.rows); }
+
+void ReplayMemory::sample_slots_into(const SlotBatchTarget& target) {
+  std::vector<Slot> slots(target.rows);
+  const std::shared_lock lock(mutex_);
+  draw_slots(slots);
+  const auto write = [this](const Slot* frames, std::int64_t* out) {
+    for (std::size_t k = 0; k < stack(); ++k) {
+      out[k] = frames[k] == kNoSlot ? config_.capacity : static_cast<std::int64_t>(frames[k]);
+    }
+  };
+  Window window;
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    look_up(slots[row], window);
+    target.indices[row] = static_cast<std::int64_t>(slots[row]);
+    target.actions[row] = window.action;
+    target.rewards[row] = window.reward;
+    target.discounts[row] = window.discount;
+    const Slot* frames = window.frames.data();
+    write(frames, target.state_slots + row * stack());
+    write(window.one_step ? frames + 1 : window.later_frames.data(),
+          target.next_state_slots + row * stack());
+  }
+}
+
+void ReplayMemory::newest_slots_into(std::span<const std::int64_t> envs,
+                                     std::int64_t* target) const {
+  const std::shared_lock lock(mutex_);
+  for (std::size_t row = 0; row < envs.size(); ++row) {
+    const Slot newest = env_at(envs[row]).newest;
+    target[row] = newest == kNoSlot ? -1 : static_cast<std::int64_t>(newest);
+  }
+}
+
+void ReplayMemory::frames_into(std::span<const std::int64_t> slots,
+                               const StackTarget& target) const {
+  const std::shared_lock lock(mutex_);
+  for (const std::int64_t slot : slots) {
+    if (slot >= 0 && static_cast<std::size_t>(slot) < stored()) continue;
+    throw std::out_of_range("slot " + std::to_string(slot) + " holds no frame; expected 0 to " +
+                            std::to_string(static_cast<std::int64_t>(stored()) - 1));
+  }
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    const auto slot = static_cast<Slot>(slots[row]);
+    store_->read(&slot, 1, target.row(row), 0);  // a stack of one is the same in both layouts
+  }
+}
 
 void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
                                const BatchTarget& target) const {

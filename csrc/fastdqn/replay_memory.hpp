@@ -133,6 +133,16 @@ class ReplayMemory {
   Batch sample(std::int64_t batch_size, StackLayout layout);
   Batch gather(std::span<const std::int64_t> indices, StackLayout layout) const;
 
+  /// Draws as sample_into does, from the same generator, but copies no frames: for whoever keeps
+  /// frames elsewhere as well.
+  void sample_slots_into(const SlotBatchTarget& target);
+
+  /// The slot of the newest frame of each of `envs`, -1 where it was overwritten.
+  void newest_slots_into(std::span<const std::int64_t> envs, std::int64_t* target) const;
+
+  /// The frames in `slots`, as stacks of one, into the rows of `target`.
+  void frames_into(std::span<const std::int64_t> slots, const StackTarget& target) const;
+
   /// Every index that can be drawn, ascending.
   std::vector<std::int64_t> valid_indices() const;
 
@@ -206,6 +216,7 @@ class ReplayMemory {
   bool window_is_complete(Slot slot) const noexcept;
   bool can_be_drawn(Slot slot) const noexcept;
 
+  void draw_slots(std::span<Slot> slots);
   bool shares_frames(const BatchTarget& target) const noexcept;
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
