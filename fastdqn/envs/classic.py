@@ -6,6 +6,7 @@ must be a Box: images keep their uint8, everything else becomes float32. Other s
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,31 +14,34 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.vector import SerialVector, StepResult, checked_ids
+from fastdqn.envs.vector import SerialVector, StepResult, checked_ids, spawn_seeds
 from fastdqn.errors import UserError
 
 __all__ = ["GymVector"]
 
 
 class GymVector(SerialVector):
-    """N gymnasium environments, made by an id or by a function that makes one.
+    """N gymnasium environments, made by an id, by a function that makes one, or by the name under
+    which such a function can be imported: "my_module:make_env".
 
     Each environment is seeded once, at its first reset, from its own child of `seed`. Rewards are
-    raw and learned from as they are; `frames_used` counts one frame a step.
+    raw and learned from as they are; `frames_used` counts one frame a step. `share`: see
+    `AtariVector`.
 
-    Raises UserError where the id is unknown or a space is not supported.
+    Raises UserError where the name is unknown or a space is not supported.
     """
 
     def __init__(
-        self, env: str | Callable[[], gymnasium.Env[Any, Any]], num_envs: int, *, seed: int = 0
+        self,
+        env: str | Callable[[], gymnasium.Env[Any, Any]],
+        num_envs: int,
+        *,
+        seed: int = 0,
+        share: range | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, got {num_envs}")
-        self._envs = [_make(env) for _ in range(num_envs)]
-        self._seeds: list[int | None] = [
-            int(child.generate_state(1)[0])
-            for child in np.random.SeedSequence(seed).spawn(num_envs)
-        ]
+        seeds = spawn_seeds(seed, num_envs, share)
+        self._envs = [_make(env) for _ in seeds]
+        self._seeds: list[int | None] = [int(child.generate_state(1)[0]) for child in seeds]
         observations, actions = self._envs[0].observation_space, self._envs[0].action_space
         self._name = env if isinstance(env, str) else _name(self._envs[0])
         if not isinstance(observations, gymnasium.spaces.Box):
@@ -48,14 +52,12 @@ class GymVector(SerialVector):
             raise UserError(
                 f"environment {self._name!r} has actions of {actions}; DQN needs Discrete"
             )
-        self.num_envs = num_envs
-        self.frame_shape: tuple[int, ...] = observations.shape
-        self.dtype: np.dtype[Any] = np.dtype(
-            np.uint8 if observations.dtype == np.uint8 else np.float32
-        )
+        self.num_envs = len(self._envs)
+        self.frame_shape = observations.shape
+        self.dtype = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
         self.num_actions = int(actions.n)
         self._first_action = int(actions.start)
-        self._result = StepResult.zeros(num_envs, self.frame_shape, self.dtype)
+        self._result = StepResult.zeros(self.num_envs, self.frame_shape, self.dtype)
         self._result.frames_used[:] = 1
 
     def protocol(self) -> dict[str, object]:
@@ -63,6 +65,7 @@ class GymVector(SerialVector):
         spec = self._envs[0].spec
         return {
             "num_envs": self.num_envs,
+            "workers": 0,
             "game": self._name,
             "num_actions": self.num_actions,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
@@ -105,7 +108,9 @@ def _make(env: str | Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any
     if not isinstance(env, str):
         return env()
     try:
-        return gymnasium.make(env)
+        module, colon, name = env.partition(":")
+        function = getattr(importlib.import_module(module), name, None) if colon else None
+        return gymnasium.make(env) if function is None else function()
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise UserError(f"environment {env!r} cannot be made: {message}") from None
