@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
+import fastdqn
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.presets import PRESETS
@@ -98,6 +99,9 @@ _SHOW_CURSOR = b"\x1b[?25h\n"
 
 def _parse(argv: Sequence[str]) -> Config:
     """The config that the command line describes. Raises `UserError`; exits 0 after --help."""
+    if "--version" in argv:
+        print(f"fastdqn {fastdqn.__version__}")
+        raise SystemExit(0)
     preset = _preset(argv)
     command = dataclasses.make_dataclass(
         "Command",
@@ -126,7 +130,8 @@ def _parse(argv: Sequence[str]) -> Config:
 
 
 _DESCRIPTION = (
-    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once."
+    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once. "
+    "Large numbers may be written 50_000, 50,000 or 5e4. --version prints the version."
 )
 _PRESET_HELP = tyro.conf.arg(
     help="Published settings that the options below change; with --env it is classic."
@@ -165,7 +170,7 @@ def _plain_values() -> tyro.constructors.ConstructorRegistry:
             if optional and word.lower() == "none":
                 return None
             try:
-                return kind(word)
+                return _number(word) if kind is int else kind(word)
             except ValueError:
                 expected = _WORDS[kind] + (" or none" if optional else "")
                 raise ValueError(f"expected {expected}, got {word!r}") from None
@@ -179,6 +184,15 @@ def _plain_values() -> tyro.constructors.ConstructorRegistry:
         )
 
     return registry
+
+
+def _number(word: str) -> int:
+    """A whole number as people write large ones: 50000, 50_000, 50,000 or 5e4."""
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+", word):
+        word = word.replace(",", "")
+    elif "e" in word.lower() and (value := float(word)).is_integer():
+        return int(value)
+    return int(word)
 
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a name"}
