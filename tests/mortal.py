@@ -19,7 +19,7 @@ class Mortal(gymnasium.Env[Any, Any]):
     action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
 
     def __init__(self) -> None:
-        self.ends_in, self.by = os.environ["FATE"].split()
+        self.ends_in, self.by = os.environ.get("FATE", "never dies").split()
         self.steps = 0
         self._meet("init")
 

@@ -18,7 +18,7 @@ import pytest
 
 from fastdqn.config import Config
 from fastdqn.envs.make import make_envs
-from fastdqn.envs.vector import VectorEnv
+from fastdqn.envs.vector import StateNotSaved, VectorEnv
 from fastdqn.envs.workers import WorkerError, WorkerVector
 from fastdqn.errors import UserError
 from fastdqn.trainer import Trainer
@@ -210,6 +210,53 @@ def test_what_cannot_be_made_is_refused_in_one_line(what: dict[str, Any], messag
 def test_a_config_refuses_numbers_of_workers(settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Config(**settings)
+
+
+# -- State ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [GAMES[0], GAMES[3]], ids=["Breakout", "CartPole-v1"])
+def test_a_saved_state_goes_on_with_any_number_of_workers(what: dict[str, Any]) -> None:
+    seen, states = [], []
+    for workers in (0, 2):
+        envs = make(workers, num_envs=3, **what)
+        play(envs, 120)
+        states.append(envs.save_state())
+        seen.append(go_on(envs))
+        for loading in (0, 1, 3):
+            other = make(loading, num_envs=3, seed=100, **what)
+            other.load_state(states[-1])
+            seen.append(go_on(other))
+            other.close()
+        envs.close()
+    assert repr(states[0]) == repr(states[1])
+    assert all(later == seen[0] for later in seen)
+
+
+def go_on(envs: VectorEnv) -> list[bytes]:
+    seen = []
+    for step in range(60):
+        result = envs.step(np.arange(step, step + 3) % 2)
+        seen += [array.tobytes() for array in result.arrays().values()]
+        ended = np.flatnonzero(result.terminated | result.truncated)
+        if ended.size:
+            seen.append(envs.reset(ended).tobytes())
+    return seen
+
+
+def test_states_that_cannot_be_had_are_refused_and_the_workers_go_on() -> None:
+    envs = make(2, num_envs=2, env="mortal:Mortal")
+    with pytest.raises(RuntimeError, match="an episode has ended"):
+        envs.save_state()
+    envs.reset()
+    with pytest.raises(StateNotSaved, match="Mortal"):
+        envs.save_state()
+    with pytest.raises(ValueError, match="states of 2 environments, got 1"):
+        envs.load_state({"envs": [{}]})
+    with pytest.raises(StateNotSaved, match="Mortal"):
+        envs.load_state({"envs": [{"layers": []}, {"layers": []}]})
+    assert envs.step(np.zeros(2, np.int64)).rewards.tolist() == [1, 1]
+    envs.close()
 
 
 # -- Death ---------------------------------------------------------------------------------------

@@ -2,22 +2,43 @@
 
 Meant for classic control: the environments run one after another in this process. Observations
 must be a Box: images keep their uint8, everything else becomes float32. Other spaces are refused.
+Only the states of environments whose every field is known here are saved.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from fastdqn.envs.vector import SerialVector, StepResult, checked_ids, spawn_seeds
+from fastdqn.envs.vector import (
+    SerialVector,
+    StateNotSaved,
+    StepResult,
+    checked_ids,
+    spawn_seeds,
+    states_of_all,
+)
 from fastdqn.errors import UserError
 
 __all__ = ["GymVector"]
+
+# All that decides what follows in each, beside the generator; the two without are checks. The state
+# of any other class is not known to be complete.
+_STATE_FIELDS: dict[type, tuple[str, ...]] = {
+    CartPoleEnv: ("state", "steps_beyond_terminated"),
+    MountainCarEnv: ("state",),
+    AcrobotEnv: ("state",),
+    TimeLimit: ("_elapsed_steps",),
+    OrderEnforcing: (),
+    PassiveEnvChecker: (),
+}
 
 
 class GymVector(SerialVector):
@@ -98,6 +119,19 @@ class GymVector(SerialVector):
             result.truncated[i] = truncated
         return result
 
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`."""
+        states = [_state(env) for env in self._envs]
+        for state, seed in zip(states, self._seeds, strict=True):
+            state["seed"] = seed
+        return {"envs": states}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        for i, saved in enumerate(states_of_all(state, self.num_envs)):
+            _restore(self._envs[i], saved)
+            self._seeds[i] = saved["seed"]
+
     def close(self) -> None:
         """See `VectorEnv.close`."""
         for env in self._envs:
@@ -118,3 +152,40 @@ def _make(env: str | Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _layers(env: gymnasium.Env[Any, Any]) -> list[tuple[Any, tuple[str, ...]]]:
+    """The wrappers, outermost first, and the environment, each with the fields of its state."""
+    layers: list[tuple[Any, tuple[str, ...]]] = []
+    layer: Any = env
+    while True:
+        fields = _STATE_FIELDS.get(type(layer))
+        if fields is None or not all(hasattr(layer, field) for field in fields):
+            raise StateNotSaved(f"the state of {type(layer).__name__} cannot be saved")
+        layers.append((layer, fields))
+        if not isinstance(layer, gymnasium.Wrapper):
+            return layers
+        layer = layer.env
+
+
+def _state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    fields = [
+        {name: _plain(getattr(layer, name)) for name in names} for layer, names in _layers(env)
+    ]
+    generator = env.unwrapped.np_random.bit_generator
+    return {"layers": fields, "generator": dict(generator.state)}
+
+
+def _plain(value: Any) -> Any:
+    return np.array(value) if isinstance(value, (np.ndarray, tuple)) else value
+
+
+def _restore(env: gymnasium.Env[Any, Any], state: Mapping[str, Any]) -> None:
+    env.reset()  # the wrappers that check expect it before a step
+    layers = _layers(env)
+    if [list(names) for _, names in layers] != [list(fields) for fields in state["layers"]]:
+        raise ValueError("the saved environments have other wrappers or another class")
+    for (layer, _), fields in zip(layers, state["layers"], strict=True):
+        for name, value in fields.items():
+            setattr(layer, name, value)
+    env.unwrapped.np_random.bit_generator.state = state["generator"]

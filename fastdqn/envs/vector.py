@@ -6,7 +6,7 @@ resets what has ended. The arrays of a result are reused by the next call: copy 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -16,7 +16,20 @@ import numpy.typing as npt
 from fastdqn.envs.atari import AtariGame, AtariOptions
 from fastdqn.errors import UserError
 
-__all__ = ["AtariVector", "SerialVector", "StepResult", "VectorEnv", "checked_ids", "spawn_seeds"]
+__all__ = [
+    "AtariVector",
+    "SerialVector",
+    "StateNotSaved",
+    "StepResult",
+    "VectorEnv",
+    "checked_ids",
+    "spawn_seeds",
+    "states_of_all",
+]
+
+
+class StateNotSaved(Exception):
+    """An environment whose state cannot be saved, with the reason: it must start anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,22 @@ class VectorEnv(Protocol):
         """`send` and `receive` in one."""
         ...
 
+    def save_state(self) -> dict[str, Any]:
+        """All that `load_state` needs to go on exactly, in another process too: `{"envs": [...]}`,
+        an entry for each environment, of what JSON holds, bytes and arrays.
+
+        Not between `send` and `receive`, nor before what has ended is reset. Raises
+        `StateNotSaved` where an environment cannot.
+        """
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state saved by environments made with the same settings and number.
+
+        Raises `ValueError` for any other.
+        """
+        ...
+
     def close(self) -> None:
         """Ends the environments; no other call may follow."""
         ...
@@ -142,6 +171,14 @@ class SerialVector:
         """See `VectorEnv.step`."""
         raise NotImplementedError
 
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`."""
+        raise NotImplementedError
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """See `VectorEnv.close`."""
         raise NotImplementedError
@@ -167,6 +204,14 @@ def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDA
     if len(set(env_ids.tolist())) < env_ids.size:
         raise ValueError(f"env_ids must differ, got {env_ids.tolist()}")
     return env_ids
+
+
+def states_of_all(state: Mapping[str, Any], num_envs: int) -> Sequence[Mapping[str, Any]]:
+    """The entries of a state that `VectorEnv.save_state` returned: one for each environment."""
+    states: Sequence[Mapping[str, Any]] = state["envs"]
+    if len(states) != num_envs:
+        raise ValueError(f"expected the states of {num_envs} environments, got {len(states)}")
+    return states
 
 
 class AtariVector(SerialVector):
@@ -231,6 +276,15 @@ class AtariVector(SerialVector):
             result.life_lost[i] = stepper.life_lost
             result.frames_used[i] = stepper.frames_used
         return result
+
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`."""
+        return {"envs": [game.save_state() for game in self._games]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        for game, saved in zip(self._games, states_of_all(state, self.num_envs), strict=True):
+            game.load_state(saved)
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

@@ -18,7 +18,15 @@ import numpy as np
 
 from fastdqn.envs.make import make_serial
 from fastdqn.envs.vector import SerialVector
-from fastdqn.envs.workers import CLOSE, REQUEST, STEP, Block, Channel, describe_error
+from fastdqn.envs.workers import (
+    CLOSE,
+    REFUSALS,
+    REQUEST,
+    STEP,
+    Block,
+    Channel,
+    describe_error,
+)
 from fastdqn.errors import UserError
 
 __all__ = ["main"]
@@ -101,8 +109,17 @@ class _Service:
         vector.close()
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        ids = request["reset"]
-        self._first_frames[ids] = self._vector.reset(ids)
+        """Does what is asked."""
+        try:
+            if "save" in request:
+                return self._vector.save_state()
+            if "load" in request:
+                self._vector.load_state({"envs": request["load"]})
+            else:
+                ids = request["reset"]
+                self._first_frames[ids] = self._vector.reset(ids)
+        except tuple(REFUSALS.values()) as error:
+            return describe_error(error, refused=True)
         return {}
 
     def release_trainer(self) -> None:

@@ -39,11 +39,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.vector import StepResult, checked_ids
+from fastdqn.envs.vector import StateNotSaved, StepResult, checked_ids, states_of_all
 from fastdqn.errors import UserError
 
 __all__ = [
     "CLOSE",
+    "REFUSALS",
     "REQUEST",
     "STEP",
     "Block",
@@ -174,7 +175,11 @@ def describe_error(error: BaseException, *, refused: bool = False) -> dict[str, 
 
 
 # What a worker may refuse, raised here as environments in this process would raise it.
-_REFUSALS: dict[str, type[Exception]] = {"UserError": UserError}
+REFUSALS: dict[str, type[Exception]] = {
+    "UserError": UserError,
+    "StateNotSaved": StateNotSaved,
+    "ValueError": ValueError,
+}
 
 
 class _WorkerTraceback(Exception):
@@ -245,8 +250,8 @@ class _Worker:
             raise self._death()
         if "error" not in message:
             return message
-        if message["refused"] and message["error"] in _REFUSALS:
-            raise _REFUSALS[message["error"]](message["text"])
+        if message["refused"] and message["error"] in REFUSALS:
+            raise REFUSALS[message["error"]](message["text"])
         text = ": ".join(part for part in (message["error"], message["text"]) if part)
         raise WorkerError(f"{self._name} failed: {text}") from _WorkerTraceback(message["trace"])
 
@@ -395,6 +400,22 @@ class WorkerVector:
         """See `VectorEnv.step`."""
         self.send(actions)
         return self.receive()
+
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`: the same for any number of workers."""
+        with self._guarded(between_steps=True):
+            if self._ended.any():  # its worker has gone on to the next game
+                raise RuntimeError("an episode has ended: reset before its state is saved")
+            answers = self._ask({worker: {"save": True} for worker in self._workers})
+        return {"envs": [state for answer in answers for state in answer["envs"]]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        states = states_of_all(state, self.num_envs)
+        with self._guarded(between_steps=True):
+            self._await_resets()
+            self._ask({worker: {"load": states[worker.rows]} for worker in self._workers})
+            self._ended[:] = False
 
     def close(self) -> None:
         """See `VectorEnv.close`. A vector that nobody holds any more closes itself."""
