@@ -403,11 +403,25 @@ def area_resize(screen: NDArray[np.uint8], height: int, width: int) -> NDArray[n
     return ((2 * numerators + denominator) // (2 * denominator)).astype(np.uint8)
 
 
+def philox_words(seed: int) -> Iterator[int]:
+    """Philox-4x32 with ten rounds (Salmon et al. 2011), counting from 0, word by word."""
+    for count in itertools.count():
+        a, b, c, d = count % 2**32, count >> 32, 0, 0
+        for r in range(10):
+            key = (seed + r * 0x9E3779B9) % 2**32, ((seed >> 32) + r * 0xBB67AE85) % 2**32
+            first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+            a, b = (second >> 32) ^ b ^ key[0], second % 2**32
+            c, d = (first >> 32) ^ d ^ key[1], first % 2**32
+        yield from (a, b, c, d)
+
+
 @dataclass
 class OracleStep:
     """What one agent step came to; `screen` is what the frame is an area average of."""
 
     action_played: int
+    frame_actions: list[Any]
+    """What was played in each frame, where actions stick."""
     screen: NDArray[np.uint8]
     reward: float
     learning_reward: float
@@ -438,7 +452,12 @@ class OracleStepper:
         reward_clip: str,
         reward_clip_at: str,
         max_episode_frames: int,
+        sticky_actions: float = 0.0,
+        sticky_seed: int = 0,
     ) -> None:
+        self.sticky_actions = sticky_actions
+        self.sticky_draws = philox_words(sticky_seed)
+        self.held_action = noop_action
         self.emulator = emulator
         self.actions = actions
         self.frame_skip = frame_skip
@@ -461,9 +480,10 @@ class OracleStepper:
         fire = [self.fire_action] * self.frame_skip if self.fire_action is not None else []
         for opening in ([self.noop_action] * noops + fire, fire, []):
             self.emulator.reset_game()
+            self.held_action = self.noop_action
             self.episode_frames = 0
             for action in opening[: self.max_episode_frames - 1]:
-                self.emulator.act(action)
+                self._act(action)
                 self.episode_frames += 1
                 if self.emulator.game_over():
                     break
@@ -477,11 +497,13 @@ class OracleStepper:
             action = list(self.actions).index(self.fire_action)
         played = self.actions[action]
         screens: list[NDArray[np.uint8]] = []
+        frame_actions: list[Any] = []
         rewards: list[float] = []
         lives = [self.emulator.lives()]
         terminated = truncated = False
         while len(screens) < self.frame_skip and not terminated and not truncated:
-            rewards.append(float(self.emulator.act(played)))
+            rewards.append(self._act(played))
+            frame_actions.append(self.held_action)
             screens.append(self._screen())
             lives.append(self.emulator.lives())
             self.episode_frames += 1
@@ -497,6 +519,7 @@ class OracleStepper:
             learning_reward += lives_lost * self.life_loss_penalty
         return OracleStep(
             action_played=action,
+            frame_actions=frame_actions,
             screen=np.max(screens[-2:], axis=0),
             reward=sum(rewards),
             learning_reward=learning_reward,
@@ -507,6 +530,12 @@ class OracleStepper:
             lives_lost=lives_lost,
             lives=lives[-1],
         )
+
+    def _act(self, action: Any) -> float:
+        sticks = self.sticky_actions > 0 and next(self.sticky_draws) / 2**32 < self.sticky_actions
+        if not sticks:
+            self.held_action = action
+        return float(self.emulator.act(self.held_action))
 
     def _screen(self) -> NDArray[np.uint8]:
         return np.array(self.emulator.getScreenGrayscale())
