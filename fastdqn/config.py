@@ -147,6 +147,9 @@ class Config:
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
     threads: int | None = None
     """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    prefetch_threads: int = 1
+    """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
+    batches are the same."""
     out: str | None = "runs"
     """Folder in which the run makes its own folder; none: write nothing."""
     log_period_steps: int = 1_000
@@ -349,6 +352,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         lambda value: value >= 1,
         "1 or more",
     ),
+    (("prefetch_threads",), lambda value: 0 <= value <= 64, "0 to 64"),
     (("noop_max",), lambda value: 0 <= value <= 100_000, "0 to 100,000"),
     (("first_padding",), lambda value: 0 <= value <= 100, "0 to 100"),
     (("stack", "frame_skip"), lambda value: 1 <= value <= 256, "1 to 256"),

@@ -83,6 +83,9 @@ class Report:
     """Since the last report, of this process."""
     updates_per_second: float
     """Since the last report, of this process."""
+    batch_wait: float
+    """Share of the time spent learning, on the host's clock, that was spent waiting for batches to
+    be gathered; NaN without an update."""
     resident_bytes: int
     """Memory that the process holds."""
     replay_bytes: int

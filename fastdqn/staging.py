@@ -1,18 +1,21 @@
 """The way of a batch from the C++ sampler to the learner's device.
 
-The sampler writes straight into torch's host tensors: Python copies nothing. On CUDA those are
-page-locked, a stream of its own carries them to the device, and events guard both ends of a slot:
-host tensors are not refilled while their copy is in flight, device tensors are not overwritten
-while an update still reads them. On a CPU the same path runs with streams and events that do
-nothing, and host and device tensors are the same.
+The sampler writes straight into torch's host tensors: Python copies nothing. Where the memory has
+threads for it, batches that will be needed are gathered while the learner or the actor works; which
+transitions they hold is decided when they are asked for, so that time changes nothing. On CUDA host
+tensors are page-locked, a stream of its own carries them to the device, and events guard both ends
+of a slot: host tensors are not refilled while their copy is in flight, device tensors are not
+overwritten while an update still reads them. On a CPU the same path runs with streams and events
+that do nothing, and host and device tensors are the same.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,8 +24,19 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from fastdqn.networks import empty_stacks
+from fastdqn.replay import Prefetcher, ReplayMemory
 
-__all__ = ["CpuLane", "CudaLane", "Lane", "Sampler", "Staging", "Transitions", "make_lane"]
+__all__ = [
+    "CpuLane",
+    "CudaLane",
+    "Gatherer",
+    "InlineGatherer",
+    "Lane",
+    "Staging",
+    "Transitions",
+    "make_gatherer",
+    "make_lane",
+]
 
 
 class Transitions(NamedTuple):
@@ -35,8 +49,40 @@ class Transitions(NamedTuple):
     next_states: Tensor  # [B, stack, *frame_shape]
 
 
+Arrays = tuple[
+    NDArray[Any],
+    NDArray[Any],
+    NDArray[np.int64],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.int64],
+]
+"""A batch's host memory, in the order of `ReplayMemory.sample_into`."""
+
+
+class Gatherer(Protocol):
+    """Draws batches when they are submitted, and has them there when they are waited for."""
+
+    def submit(
+        self,
+        states: NDArray[Any],
+        next_states: NDArray[Any],
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        discounts: NDArray[np.float32],
+        indices: NDArray[np.int64],
+    ) -> None:
+        """Draw a batch into the arrays, which are this call's until `wait` returns for it."""
+
+    def wait(self) -> None:
+        """Return when the oldest batch submitted, and not waited for, is there."""
+
+    def close(self) -> None:
+        """Touch no array any more."""
+
+
 class Sampler(Protocol):
-    """What staging needs of a replay memory."""
+    """What `InlineGatherer` needs of a replay memory."""
 
     def sample_into(
         self,
@@ -48,6 +94,34 @@ class Sampler(Protocol):
         indices: NDArray[np.int64],
     ) -> None:
         """Fill the arrays with a batch."""
+
+
+class InlineGatherer:
+    """Gathers a batch when it is waited for, in the caller's own time.
+
+    The same batches as a `Prefetcher`'s where nothing is written to the memory in between.
+    """
+
+    def __init__(self, memory: Sampler) -> None:
+        self._memory = memory
+        self._submitted: deque[Arrays] = deque()
+
+    def submit(self, *arrays: Any) -> None:
+        """See `Gatherer`."""
+        self._submitted.append(arrays)
+
+    def wait(self) -> None:
+        """See `Gatherer`."""
+        self._memory.sample_into(*self._submitted.popleft())
+
+    def close(self) -> None:
+        """See `Gatherer`."""
+        self._submitted.clear()
+
+
+def make_gatherer(memory: ReplayMemory, threads: int) -> Gatherer:
+    """Gathers in this many threads beside the caller; with none, when a batch is waited for."""
+    return Prefetcher(memory, threads) if threads else InlineGatherer(memory)
 
 
 class Event(Protocol):
@@ -161,8 +235,8 @@ class _Slot:
     """One batch's place on both sides."""
 
     host: Transitions
-    arrays: tuple[NDArray[Any], ...]
-    """The host tensors as numpy arrays, in the order of `Sampler.sample_into`."""
+    arrays: Arrays
+    """The host tensors as numpy arrays."""
     device: Transitions
     copied: Event
     """Host tensors may be refilled."""
@@ -178,7 +252,7 @@ class Staging:
 
     def __init__(
         self,
-        memory: Sampler,
+        gatherer: Gatherer,
         lane: Lane,
         *,
         batch_size: int,
@@ -187,7 +261,7 @@ class Staging:
         dtype: DTypeLike,
         slots: int = 2,
     ) -> None:
-        self._memory = memory
+        self._gatherer = gatherer
         self._lane = lane
 
         def make_slot() -> _Slot:
@@ -204,8 +278,14 @@ class Staging:
                 discounts=empty(torch.float32),
                 next_states=stacks(),
             )
-            order = (host.states, host.next_states, host.actions, host.rewards, host.discounts)
-            arrays = (*(part.numpy() for part in order), np.empty(batch_size, np.int64))
+            arrays: Arrays = (
+                host.states.numpy(),
+                host.next_states.numpy(),
+                host.actions.numpy(),
+                host.rewards.numpy(),
+                host.discounts.numpy(),
+                np.empty(batch_size, np.int64),
+            )
             device = Transitions(*(lane.device_tensor(part) for part in host))
             slot = _Slot(host, arrays, device, lane.event(), lane.event())
             # The device's memory may be recycled from work that is still queued for computing.
@@ -213,22 +293,55 @@ class Staging:
             return slot
 
         self._all = [make_slot() for _ in range(slots)]
-        self._slots = cycle(self._all)
+        self._free = deque(self._all)  # host tensors that nothing writes; oldest use first
+        self._submitted: deque[_Slot] = deque()
+        self._wanted = 0  # batches asked for that no slot was free for yet
+        self.wait_seconds = 0.0
+        """Time that the host has spent waiting for batches to be gathered, in all."""
+
+    def prefetch(self, count: int) -> None:
+        """Begin to gather the next `count` batches, from what the memory holds now.
+
+        The memory takes no new frames until they are gathered, which `count` calls of `batch` make
+        sure of. `ValueError` where nothing can be drawn.
+        """
+        self._wanted += count
+        self._submit()
+
+    def _submit(self) -> None:
+        while self._wanted and self._free:
+            slot = self._free[0]
+            slot.copied.synchronize()  # its last copy to the device was begun a batch ago or more
+            self._gatherer.submit(*slot.arrays)
+            self._submitted.append(self._free.popleft())
+            self._wanted -= 1
 
     @contextmanager
     def batch(self) -> Iterator[Transitions]:
-        """A new batch on the device, valid inside the `with`; computing there may be queued."""
-        slot, lane = next(self._slots), self._lane
-        slot.copied.synchronize()  # the only wait of the host, for a copy begun two batches ago
-        self._memory.sample_into(*slot.arrays)
-        lane.copy_waits_for(slot.computed)
-        lane.copy(slot.host, slot.device)
-        lane.record_copied(slot.copied)
-        lane.compute_waits_for(slot.copied)
-        yield slot.device
-        lane.record_computed(slot.computed)
+        """The next batch on the device, prefetched or new, valid inside the `with`.
+
+        Computing there may be queued.
+        """
+        if not self._submitted:
+            self.prefetch(0 if self._wanted else 1)
+        slot, lane = self._submitted.popleft(), self._lane
+        try:
+            began = time.perf_counter()
+            self._gatherer.wait()
+            self.wait_seconds += time.perf_counter() - began
+            lane.copy_waits_for(slot.computed)
+            lane.copy(slot.host, slot.device)
+            lane.record_copied(slot.copied)
+            # While this batch is learned from: the next, into a slot that nothing reads any more.
+            self._submit()
+            lane.compute_waits_for(slot.copied)
+            yield slot.device
+        finally:
+            lane.record_computed(slot.computed)
+            self._free.append(slot)
 
     def close(self) -> None:
-        """Wait until no copy is in flight any more: only then may the slots' memory go."""
+        """Wait until nothing is gathered or copied any more: only then may the slots' memory go."""
+        self._gatherer.close()
         for slot in self._all:
             slot.copied.synchronize()

@@ -32,7 +32,7 @@ from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_lane
+from fastdqn.staging import Staging, make_gatherer, make_lane
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -108,7 +108,7 @@ class Trainer:
 
         lane = make_lane(self.device)
         self.staging = Staging(
-            self.memory,
+            make_gatherer(self.memory, config.prefetch_threads),
             lane,
             batch_size=config.batch_size,
             stack=config.stack,
@@ -141,6 +141,7 @@ class Trainer:
         self._clock = _Clock()
         self._reported = Counters()
         self._due: tuple[Due, ...] = ()
+        self._learning_seconds = self._waited_seconds = 0.0  # since the last report
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
         """The training loop. See `train`."""
@@ -156,6 +157,9 @@ class Trainer:
                     yield self._report()
                 if self._crossed(config.save_period_steps):
                     self.output.save(self.agent(), counters)
+
+                # Begin to gather the batches that are due: the threads do it while this one acts.
+                self._prefetch()
 
                 # Act: every environment is told its action...
                 before = counters.steps
@@ -182,6 +186,7 @@ class Trainer:
                 if ended.size:
                     memory.begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
+            self._prefetch()
             self._learn()
             if counters != self._reported:
                 yield self._report()
@@ -189,11 +194,20 @@ class Trainer:
             self._close()
             torch.set_num_threads(threads)
 
+    def _prefetch(self) -> None:
+        """Draw the batches of the updates that are due, from what the memory holds now."""
+        updates = self._due.count(Due.UPDATE)
+        if updates:
+            self._check_drawable()
+            self.staging.prefetch(updates)
+
     def _learn(self) -> None:
         """Do what is due. Updates draw from what the memory held when they became due."""
+        if not self._due:
+            return
+        began, waited = time.perf_counter(), self.staging.wait_seconds
         for due in self._due:
             if due is Due.UPDATE:
-                self._check_drawable()
                 with self.staging.batch() as batch:
                     self._means.add(self.learner.update(*batch))
                 self.counters.updates += 1
@@ -201,6 +215,8 @@ class Trainer:
                 self.learner.copy_target()
                 self.counters.target_copies += 1
         self._due = ()
+        self._learning_seconds += time.perf_counter() - began
+        self._waited_seconds += self.staging.wait_seconds - waited
 
     def _crossed(self, period: int) -> bool:
         """Whether the last steps of all environments reached or passed a multiple of `period`."""
@@ -234,6 +250,8 @@ class Trainer:
         counters, last = self.counters, self._reported
         loss, mean_q = self._means.read()
         seconds, interval = self._clock.lap()
+        learning, waited = self._learning_seconds, self._waited_seconds
+        self._learning_seconds = self._waited_seconds = 0.0
         filled = self.memory.num_frames / self.memory.capacity
         report = Report(
             **dataclasses.asdict(counters),
@@ -244,6 +262,7 @@ class Trainer:
             seconds=seconds,
             frames_per_second=(counters.frames - last.frames) / interval,
             updates_per_second=(counters.updates - last.updates) / interval,
+            batch_wait=waited / learning if learning else math.nan,
             resident_bytes=resident_bytes(),
             replay_bytes=int(self.memory.nbytes * filled),
             replay_full_bytes=self.memory.nbytes,

@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"_rollout", "errors"},
     "layers": set(),
     "learner": set(),
-    "staging": {"networks"},
+    "staging": {"networks", "replay"},
     "actor": set(),
     "agent": {"config"},
     "machine": {"errors"},

@@ -56,6 +56,21 @@ def test_same_seed_same_weights_other_seed_others(make: Any, num_envs: int) -> N
     assert not equal(first, weights_after(make(seed=2, num_envs=num_envs)))
 
 
+@pytest.mark.parametrize("make", [cartpole, breakout])
+def test_weights_do_not_depend_on_the_number_of_threads_that_gather(make: Any) -> None:
+    # Several updates are due at once, of batches large enough to be shared out.
+    settings = {"num_envs": 3, "train_period_steps": 1, "batch_size": 20, "steps": 120}
+    expected = weights_after(make(**settings, prefetch_threads=0))
+    for threads in (1, 2, 4):
+        assert equal(weights_after(make(**settings, prefetch_threads=threads)), expected), threads
+
+
+def test_reports_say_how_long_learning_waits_for_batches() -> None:
+    first, *later = train(cartpole(learning_starts_steps=150))
+    assert math.isnan(first.batch_wait)
+    assert all(0 <= report.batch_wait < 1 for report in later)
+
+
 def test_a_run_leaves_the_global_generators_alone() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()

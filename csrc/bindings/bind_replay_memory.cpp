@@ -138,17 +138,8 @@ Batch gather(const ReplayMemory& memory, py::handle indices, bool channels_last)
 void sample_into(ReplayMemory& memory, py::handle states, py::handle next_states,
                  py::handle actions, py::handle rewards, py::handle discounts,
                  py::handle indices) {
-  const FrameGeometry& frame = memory.config().frame;
-  const std::size_t rows = rows_of(states, "states");
-  const BatchTarget target{
-      .rows = rows,
-      .states = stack_argument(states, frame, stack_of(memory), rows, "states"),
-      .next_states = stack_argument(next_states, frame, stack_of(memory), rows, "next_states"),
-      .actions = column_argument<std::int64_t>(actions, rows, "actions"),
-      .rewards = column_argument<float>(rewards, rows, "rewards"),
-      .discounts = column_argument<float>(discounts, rows, "discounts"),
-      .indices = column_argument<std::int64_t>(indices, rows, "indices"),
-  };
+  const BatchTarget target =
+      batch_argument(memory, states, next_states, actions, rewards, discounts, indices);
   const NoGil no_gil;
   memory.sample_into(target);
 }

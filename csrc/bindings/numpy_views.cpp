@@ -298,6 +298,23 @@ Number* column_argument(py::handle value, std::size_t rows, const char* name) {
 template std::int64_t* column_argument(py::handle, std::size_t, const char*);
 template float* column_argument(py::handle, std::size_t, const char*);
 
+BatchTarget batch_argument(const ReplayMemory& memory, py::handle states, py::handle next_states,
+                           py::handle actions, py::handle rewards, py::handle discounts,
+                           py::handle indices) {
+  const FrameGeometry& frame = memory.config().frame;
+  const auto stack = static_cast<std::size_t>(memory.config().stack);
+  const std::size_t rows = rows_of(states, "states");
+  return {
+      .rows = rows,
+      .states = stack_argument(states, frame, stack, rows, "states"),
+      .next_states = stack_argument(next_states, frame, stack, rows, "next_states"),
+      .actions = column_argument<std::int64_t>(actions, rows, "actions"),
+      .rewards = column_argument<float>(rewards, rows, "rewards"),
+      .discounts = column_argument<float>(discounts, rows, "discounts"),
+      .indices = column_argument<std::int64_t>(indices, rows, "indices"),
+  };
+}
+
 py::tuple shape_tuple(const FrameGeometry& frame) {
   py::tuple shape(frame.shape.size());
   for (std::size_t axis = 0; axis < frame.shape.size(); ++axis) shape[axis] = frame.shape[axis];

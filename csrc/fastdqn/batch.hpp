@@ -56,6 +56,12 @@ struct BatchTarget {
   float* rewards;
   float* discounts;
   std::int64_t* indices;
+
+  /// The same memory from a row on.
+  BatchTarget from_row(std::size_t first, std::size_t count) const noexcept {
+    return {count,           states.from_row(first), next_states.from_row(first), actions + first,
+            rewards + first, discounts + first,      indices + first};
+  }
 };
 
 /// A batch that owns its memory. Its contents never change once a ReplayMemory has handed it out.

@@ -324,21 +324,24 @@ void ReplayMemory::check_target(const BatchTarget& target) const {
   }
 }
 
-void ReplayMemory::sample_into(const BatchTarget& target) {
+ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
   check_target(target);
-  std::vector<Slot> slots(target.rows);
-  const std::shared_lock lock(mutex_);
+  Drawn drawn(*this, target);
   if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
-  {
-    const auto choices = static_cast<std::uint32_t>(drawable_.size());
-    const std::lock_guard rng_lock(rng_mutex_);
-    for (Slot& slot : slots) {
-      slot = drawable_[rng_.below(choices)];
-      prefetch(&records_[slot]);
-    }
+  const auto choices = static_cast<std::uint32_t>(drawable_.size());
+  const std::lock_guard rng_lock(rng_mutex_);
+  for (Slot& slot : drawn.slots_) {
+    slot = drawable_[rng_.below(choices)];
+    prefetch(&records_[slot]);
   }
-  gather_rows(slots, target);
+  return drawn;
 }
+
+void ReplayMemory::Drawn::gather(std::size_t first, std::size_t count) const {
+  memory_->gather_rows(std::span(slots_).subspan(first, count), target_.from_row(first, count));
+}
+
+void ReplayMemory::sample_into(const BatchTarget& target) { draw(target).gather(0, target.rows); }
 
 void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
                                const BatchTarget& target) const {

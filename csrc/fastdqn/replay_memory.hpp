@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,6 +97,30 @@ class ReplayMemory {
   /// Draws `target.rows` transitions, uniformly and with replacement, into the caller's memory.
   /// Throws std::invalid_argument with the reason where none can be drawn.
   void sample_into(const BatchTarget& target);
+
+  /// Transitions that were drawn and are still to be copied. While one lives they stay stored:
+  /// begin and append wait for its end. It may be moved to, used and destroyed by any thread, but
+  /// not by one that writes to the memory before, which would wait for itself.
+  class Drawn {
+   public:
+    std::size_t rows() const noexcept { return slots_.size(); }
+
+    /// Copies some of the rows to the same rows of the target. Threads may share the rows out.
+    void gather(std::size_t first, std::size_t count) const;
+
+   private:
+    friend class ReplayMemory;
+    explicit Drawn(const ReplayMemory& memory, const BatchTarget& target)
+        : memory_(&memory), target_(target), slots_(target.rows), lock_(memory.mutex_) {}
+
+    const ReplayMemory* memory_;
+    BatchTarget target_;
+    std::vector<Slot> slots_;
+    std::shared_lock<TurnstileMutex> lock_;
+  };
+
+  /// The first half of sample_into, to be finished by Drawn::gather. Throws as sample_into does.
+  Drawn draw(const BatchTarget& target);
 
   /// The transitions at `indices`, into the caller's memory.
   void gather_into(std::span<const std::int64_t> indices, const BatchTarget& target) const;
