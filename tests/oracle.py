@@ -341,8 +341,8 @@ def random_slots(capacity: int, window: int, num_envs: int, seed: int) -> Iterat
         yield from range(number * capacity // count, (number + 1) * capacity // count)
 
 
-def philox_words(seed: int, stream: int) -> Iterator[int]:
-    """Philox-4x32-10 in counter mode: 32 bits at a time."""
+def philox_words(seed: int, stream: int = 0) -> Iterator[int]:
+    """Philox-4x32 with ten rounds (Salmon et al. 2011), counting from 0, 32 bits at a time."""
     ones = 0xFFFFFFFF
     for block in itertools.count():
         a, b, c, d = block & ones, block >> 32, stream, 0
@@ -408,6 +408,8 @@ class OracleStep:
     """What one agent step came to; `screen` is what the frame is an area average of."""
 
     action_played: int
+    frame_actions: list[Any]
+    """What was played in each frame, where actions stick."""
     screen: NDArray[np.uint8]
     reward: float
     learning_reward: float
@@ -438,7 +440,12 @@ class OracleStepper:
         reward_clip: str,
         reward_clip_at: str,
         max_episode_frames: int,
+        sticky_actions: float = 0.0,
+        sticky_seed: int = 0,
     ) -> None:
+        self.sticky_actions = sticky_actions
+        self.sticky_draws = philox_words(sticky_seed)
+        self.held_action = noop_action
         self.emulator = emulator
         self.actions = actions
         self.frame_skip = frame_skip
@@ -461,9 +468,10 @@ class OracleStepper:
         fire = [self.fire_action] * self.frame_skip if self.fire_action is not None else []
         for opening in ([self.noop_action] * noops + fire, fire, []):
             self.emulator.reset_game()
+            self.held_action = self.noop_action
             self.episode_frames = 0
             for action in opening[: self.max_episode_frames - 1]:
-                self.emulator.act(action)
+                self._act(action)
                 self.episode_frames += 1
                 if self.emulator.game_over():
                     break
@@ -477,11 +485,13 @@ class OracleStepper:
             action = list(self.actions).index(self.fire_action)
         played = self.actions[action]
         screens: list[NDArray[np.uint8]] = []
+        frame_actions: list[Any] = []
         rewards: list[float] = []
         lives = [self.emulator.lives()]
         terminated = truncated = False
         while len(screens) < self.frame_skip and not terminated and not truncated:
-            rewards.append(float(self.emulator.act(played)))
+            rewards.append(self._act(played))
+            frame_actions.append(self.held_action)
             screens.append(self._screen())
             lives.append(self.emulator.lives())
             self.episode_frames += 1
@@ -497,6 +507,7 @@ class OracleStepper:
             learning_reward += lives_lost * self.life_loss_penalty
         return OracleStep(
             action_played=action,
+            frame_actions=frame_actions,
             screen=np.max(screens[-2:], axis=0),
             reward=sum(rewards),
             learning_reward=learning_reward,
@@ -507,6 +518,12 @@ class OracleStepper:
             lives_lost=lives_lost,
             lives=lives[-1],
         )
+
+    def _act(self, action: Any) -> float:
+        sticks = self.sticky_actions > 0 and next(self.sticky_draws) / 2**32 < self.sticky_actions
+        if not sticks:
+            self.held_action = action
+        return float(self.emulator.act(self.held_action))
 
     def _screen(self) -> NDArray[np.uint8]:
         return np.array(self.emulator.getScreenGrayscale())

@@ -70,6 +70,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .discount = discount,
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
+      .storage = Storage::kRaw,
       .eviction = kEvictions.value(eviction),
       .seed = seed_argument(seed),
   });
@@ -148,6 +149,40 @@ void sample_into(ReplayMemory& memory, py::handle states, py::handle next_states
       batch_argument(memory, states, next_states, actions, rewards, discounts, indices);
   const NoGil no_gil;
   memory.sample_into(target);
+}
+
+void sample_slots_into(ReplayMemory& memory, py::handle state_slots, py::handle next_state_slots,
+                       py::handle actions, py::handle rewards, py::handle discounts,
+                       py::handle indices) {
+  const std::size_t rows = rows_of(state_slots, "state_slots");
+  const SlotBatchTarget target{
+      .rows = rows,
+      .state_slots = table_argument(state_slots, rows, stack_of(memory), "state_slots"),
+      .next_state_slots =
+          table_argument(next_state_slots, rows, stack_of(memory), "next_state_slots"),
+      .actions = column_argument<std::int64_t>(actions, rows, "actions"),
+      .rewards = column_argument<float>(rewards, rows, "rewards"),
+      .discounts = column_argument<float>(discounts, rows, "discounts"),
+      .indices = column_argument<std::int64_t>(indices, rows, "indices"),
+  };
+  const NoGil no_gil;
+  memory.sample_slots_into(target);
+}
+
+py::array_t<std::int64_t> newest_slots(const ReplayMemory& memory, py::handle env_ids) {
+  const auto envs = env_ids_argument(env_ids, memory.config().num_envs);
+  py::array_t<std::int64_t> out(static_cast<py::ssize_t>(envs.size()));
+  auto* slots = out.mutable_data();
+  const NoGil no_gil;
+  memory.newest_slots_into(envs, slots);
+  return out;
+}
+
+void frames_into(const ReplayMemory& memory, py::handle out, py::handle slots) {
+  const auto rows = integers_argument(slots, "slots");
+  const StackTarget target = stack_argument(out, memory.config().frame, 1, rows.size(), "out");
+  const NoGil no_gil;
+  memory.frames_into(rows, target);
 }
 
 py::array_t<std::int64_t> valid_indices(const ReplayMemory& memory) {
@@ -379,6 +414,31 @@ and [:, 1:] of one planar array [B, stack + 1, *frame_shape], and then each fram
 
 ValueError where nothing can be drawn, for a wrong shape, layout or overlap, or a read-only array;
 TypeError for a wrong dtype.)")
+      .def("sample_slots_into", &sample_slots_into, py::arg("state_slots"),
+           py::arg("next_state_slots"), py::arg("actions"), py::arg("rewards"),
+           py::arg("discounts"), py::arg("indices"),
+           R"(sample_slots_into(self, state_slots, next_state_slots, actions, rewards, discounts, indices)
+--
+
+Draw what sample_into would draw now, and say where its frames are stored.
+
+state_slots and next_state_slots are [B, stack] int64: the slots of each state's frames, the oldest
+first; `capacity` stands for a frame of zeros. The other arrays are those of sample_into. Slots
+are used again: they mean these frames until the next begin or append. Raises as sample_into does.)")
+      .def("newest_slots", &newest_slots, py::arg("env_ids") = py::none(),
+           R"(newest_slots(self, env_ids=None)
+--
+
+[N] int64: where each environment's newest frame is stored, -1 where it was overwritten.
+
+IndexError for an environment that does not exist.)")
+      .def("frames_into", &frames_into, py::arg("out"), py::arg("slots"),
+           R"(frames_into(self, out, slots)
+--
+
+Fill the caller's array [N, 1, *frame_shape] with the frames stored in slots, [N] integers.
+
+IndexError for a slot that holds no frame; else raises as stacks_into does.)")
       .def("valid_indices", &valid_indices,
            R"(valid_indices(self)
 --
@@ -444,7 +504,21 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
           "Frames stored now, over all environments.")
       .def_property_readonly(
           "nbytes", &ReplayMemory::nbytes,
-          "Bytes that the full memory takes; the system commits them as frames arrive.")
+          "Bytes that the full memory takes at most; the system commits them as frames arrive.")
+      .def_property_readonly(
+          "nbytes_now",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.nbytes_now();
+          },
+          "Bytes that what is stored now takes.")
+      .def_property_readonly(
+          "frame_nbytes_mean",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.frame_nbytes_mean();
+          },
+          "Bytes that a stored frame takes by itself, on average; 0.0 where none is stored.")
       .def_property_readonly("capacity",
                              of_config([](const ReplayConfig& c) { return c.capacity; }),
                              "Frames stored at most, over all environments.")

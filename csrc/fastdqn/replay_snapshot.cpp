@@ -18,7 +18,8 @@ constexpr const char* kEnvsName = "envs";
 constexpr const char* kStartsName = "starts";
 constexpr const char* kRecordsName = "records";
 constexpr const char* kDrawableName = "drawable";
-constexpr const char* kFramesName = "frames";
+
+constexpr std::size_t kPieceNbytes = std::size_t{1} << 20;
 
 struct SavedConfig {
   std::int64_t capacity;
@@ -31,8 +32,9 @@ struct SavedConfig {
   std::uint8_t padding;
   std::uint8_t reward_clip;  // its place in kSavedRewardClips
   std::uint8_t dimensions;
+  std::uint8_t storage;
   std::uint8_t eviction;
-  std::array<std::uint8_t, 3> unused;
+  std::array<std::uint8_t, 2> unused;
   std::array<std::int64_t, kMaxFrameDimensions> shape;
 };
 static_assert(sizeof(SavedConfig) == 120);
@@ -69,6 +71,7 @@ SavedConfig saved(const ReplayConfig& config) {
   const auto clip = std::find(kSavedRewardClips.begin(), kSavedRewardClips.end(),
                               config.reward_clip);
   out.reward_clip = static_cast<std::uint8_t>(clip - kSavedRewardClips.begin());
+  out.storage = static_cast<std::uint8_t>(config.storage);
   out.eviction = static_cast<std::uint8_t>(config.eviction);
   out.dimensions = static_cast<std::uint8_t>(config.frame.shape.size());
   std::copy(config.frame.shape.begin(), config.frame.shape.end(), out.shape.begin());
@@ -79,6 +82,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
   if (config.dtype >= kDTypes.size() ||
       config.padding > static_cast<std::uint8_t>(Padding::kReject) ||
       config.reward_clip >= kSavedRewardClips.size() ||
+      config.storage > static_cast<std::uint8_t>(Storage::kCompressed) ||
       config.eviction > static_cast<std::uint8_t>(Eviction::kRandom) ||
       config.dimensions > kMaxFrameDimensions) {
     throw SnapshotError(path, "the settings have values that mean nothing");
@@ -93,6 +97,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       .discount = config.discount,
       .padding = static_cast<Padding>(config.padding),
       .reward_clip = kSavedRewardClips[config.reward_clip],
+      .storage = static_cast<Storage>(config.storage),
       .eviction = static_cast<Eviction>(config.eviction),
       .seed = config.seed,
   };
@@ -123,7 +128,6 @@ void ReplayMemory::save(const std::string& path) const {
     const std::lock_guard rng_lock(rng_mutex_);
     state.rng_position = rng_.position();
   }
-  const std::span frames = store_.first(stored());
   const std::span starts = order_.starts();
 
   SnapshotWriter writer(path);
@@ -133,8 +137,26 @@ void ReplayMemory::save(const std::string& path) const {
   writer.write_section(kStartsName, starts.data(), starts.size_bytes());
   writer.write_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
-  writer.write_section(kFramesName, frames.data(), frames.size());
+  store_->save(writer, stored());
   writer.commit();
+}
+
+/// In pieces that are a small part of what the frames take.
+void ReplayMemory::load_frames(SnapshotReader& reader) {
+  const std::size_t nbytes = config_.frame.nbytes();
+  const std::size_t frames_a_piece = std::max<std::size_t>(1, kPieceNbytes / nbytes);
+  std::vector<std::byte> piece(std::min(frames_a_piece, stored()) * nbytes);
+  SnapshotReader::Stream stream = reader.stream(kRawFramesSection);
+  for (std::size_t slot = 0; slot < stored();) {
+    const std::size_t count = std::min(frames_a_piece, stored() - slot);
+    stream.read(piece.data(), count * nbytes);
+    for (std::size_t k = 0; k < count; ++k, ++slot) {
+      const std::int64_t env = records_[slot].env;
+      store_->reserve({&env, 1});
+      store_->write(static_cast<Slot>(slot), records_[slot].env, piece.data() + k * nbytes);
+    }
+  }
+  stream.finish();
 }
 
 std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
@@ -151,7 +173,7 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
         std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
     require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
     require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    require_items(reader, kFramesName, num_frames, config.frame.nbytes());
+    require_items(reader, kRawFramesSection, num_frames, config.frame.nbytes());
     if (state.num_drawable > num_frames) {
       throw SnapshotError(path, "more can be drawn than is stored");
     }
@@ -172,12 +194,11 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
     memory->order_.restore(state.order, starts);
     memory->rng_ = CounterRng(config.seed, state.rng_position);
     memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
-    const std::span frames = memory->store_.first(memory->stored());
     reader.read_section(kRecordsName, memory->records_.data(),
                         memory->stored() * sizeof(SlotRecord));
     reader.read_section(kDrawableName, memory->drawable_.data(),
                         memory->drawable_.size() * sizeof(Slot));
-    reader.read_section(kFramesName, frames.data(), frames.size());
+    memory->load_frames(reader);
     memory->check_invariants();
     return memory;
   } catch (const std::logic_error& error) {
