@@ -48,6 +48,9 @@ constexpr Names<RewardClip, 3> kRewardClips{
     "reward_clip",
     {{{"sign", RewardClip::kSign}, {"clip", RewardClip::kClip}, {"none", RewardClip::kNone}}}};
 
+constexpr Names<Storage, 2> kStorages{
+    "storage", {{{"raw", Storage::kRaw}, {"compressed", Storage::kCompressed}}}};
+
 StackLayout layout(bool channels_last) {
   return channels_last ? StackLayout::kChannelsLast : StackLayout::kPlanar;
 }
@@ -55,7 +58,7 @@ StackLayout layout(bool channels_last) {
 std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, py::handle dtype,
                                    py::handle num_envs, py::handle stack, py::handle n_step,
                                    double discount, py::handle padding, py::handle reward_clip,
-                                   py::handle seed) {
+                                   py::handle storage, py::handle seed) {
   return std::make_unique<ReplayMemory>(ReplayConfig{
       .capacity = integer_argument(capacity, "capacity"),
       .frame = {shape_argument(frame_shape), dtype_argument(dtype)},
@@ -65,7 +68,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .discount = discount,
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
-      .storage = Storage::kRaw,
+      .storage = kStorages.value(storage),
       .seed = seed_argument(seed),
   });
 }
@@ -253,6 +256,7 @@ Parameters
     discount     of the reward a step later, 0 to 1
     padding      "zero", "repeat" or "reject"
     reward_clip  "sign", "clip" (to -1 to 1) or "none": applied to each step's reward as it is read
+    storage      "raw", or "compressed": without loss, as what changed from frame to frame
     seed         of the sampling, 0 to 2**64 - 1
 
 A setting out of range is a ValueError, one of a wrong type a TypeError, and more memory than
@@ -264,8 +268,9 @@ those run side by side; none holds the GIL while it copies frames.)");
       .def(py::init(&make), py::arg("capacity"), py::arg("frame_shape") = py::make_tuple(84, 84),
            py::arg("dtype") = "uint8", py::kw_only(), py::arg("num_envs") = 1,
            py::arg("stack") = 4, py::arg("n_step") = 1, py::arg("discount") = 0.99,
-           py::arg("padding") = "zero", py::arg("reward_clip") = "sign", py::arg("seed") = 0,
-           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", seed=0)
+           py::arg("padding") = "zero", py::arg("reward_clip") = "sign", py::arg("storage") = "raw",
+           py::arg("seed") = 0,
+           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", storage="raw", seed=0)
 --
 
 See the class.)")
@@ -466,6 +471,9 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
                                return kRewardClips.name(c.reward_clip);
                              }),
                              "How rewards are clipped: \"sign\", \"clip\" or \"none\".")
+      .def_property_readonly(
+          "storage", of_config([](const ReplayConfig& c) { return kStorages.name(c.storage); }),
+          "How frames are held: \"raw\" or \"compressed\".")
       .def_property_readonly("seed", of_config([](const ReplayConfig& c) { return c.seed; }),
                              "Seed of the sampling.");
 }

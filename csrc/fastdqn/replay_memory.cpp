@@ -34,8 +34,12 @@ std::vector<SlotRecord> new_records(std::size_t capacity) try {
 }
 
 std::unique_ptr<FrameStore> new_store(const ReplayConfig& config) {
-  return raw_store(static_cast<std::size_t>(config.capacity), config.frame.nbytes(),
-                   anonymous_backing());
+  const auto capacity = static_cast<std::size_t>(config.capacity);
+  if (config.storage == Storage::kRaw) {
+    return raw_store(capacity, config.frame, anonymous_backing());
+  }
+  return compressed_store(capacity, config.frame, static_cast<std::size_t>(config.num_envs),
+                          anonymous_backing(), FrameCodec::best_instruction_set());
 }
 
 std::vector<double> powers(double base, std::int64_t highest) {
@@ -347,6 +351,7 @@ void ReplayMemory::sample_into(const BatchTarget& target) {
     for (Slot& slot : slots) {
       slot = drawable_[rng_.below(choices)];
       prefetch_line(&records_[slot]);
+      store_->prefetch_slot(slot);
     }
   }
   gather_rows(slots, target);
@@ -497,14 +502,15 @@ std::size_t ReplayMemory::nbytes() const noexcept {
 
 std::size_t ReplayMemory::nbytes_now() const {
   const std::shared_lock lock(mutex_);
-  return store_->nbytes_now(num_frames_) + num_frames_ * kKnownNbytes +
-         envs_.size() * sizeof(Env);
+  return store_->nbytes_now(num_frames_) + capacity() * sizeof(SlotRecord) +
+         drawable_.size() * sizeof(Slot) + envs_.size() * sizeof(Env);
 }
 
 double ReplayMemory::frame_nbytes_mean() const {
   const std::shared_lock lock(mutex_);
   if (num_frames_ == 0) return 0.0;
-  return static_cast<double>(store_->nbytes_now(num_frames_)) / static_cast<double>(num_frames_);
+  return static_cast<double>(store_->frames_nbytes(num_frames_)) /
+         static_cast<double>(num_frames_);
 }
 
 std::string ReplayMemory::why_nothing_can_be_drawn() const {
