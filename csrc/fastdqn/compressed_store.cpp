@@ -142,6 +142,7 @@ class CompressedStore final : public FrameStore {
   }
 
   void release(Slot slot) noexcept override {
+    if (references_[slot] == kNone) return;
     const std::uint32_t number = std::exchange(references_[slot], kNone) / kGroupFrames;
     Group& group = groups_[number];
     if (--group.live > 0) return;

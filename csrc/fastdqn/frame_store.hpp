@@ -58,7 +58,7 @@ class FrameStore {
   /// Stores the next frame of an environment in a slot that holds none.
   virtual void write(Slot slot, std::uint32_t env, const std::byte* source) noexcept = 0;
 
-  /// Forgets the frame of a slot.
+  /// Forgets the frame of a slot, if it holds one.
   virtual void release(Slot slot) noexcept = 0;
 
   /// Copies frames to places `stride` bytes apart; kNoSlot is a frame of zeros. Fastest where they
