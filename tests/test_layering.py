@@ -19,10 +19,11 @@ ALLOWED: dict[str, set[str]] = {
     "optimizers": set(),
     "config": {"errors", "presets"},
     "presets": set(),
-    "networks": {"errors", "layers"},
+    "networks": {"errors"},
     "envs": {"_rollout", "errors"},
     "layers": set(),
-    "learner": set(),
+    "passes": {"layers", "networks"},
+    "learner": {"passes"},
     "staging": {"networks", "replay"},
     "actor": set(),
     "agent": {"config"},
@@ -43,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 NEEDS_TORCH = {
     "layers",
+    "passes",
     "networks",
     "optimizers",
     "learner",
