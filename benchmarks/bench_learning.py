@@ -178,6 +178,7 @@ def copy_weights(plain: PlainLearner, ours: Learner) -> None:
             if theirs.shape == (512, 64 * 7 * 7):
                 theirs = theirs.view(512, 64, 7, 7).permute(0, 2, 3, 1).flatten(1)
             mine.copy_(theirs)
+    ours.refresh()
 
 
 Prepare = Callable[[ExitStack], Callable[[], float]]

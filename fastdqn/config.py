@@ -148,8 +148,12 @@ class Config:
     """Determines everything: environments, exploration, sampling, initial weights."""
     device: str = "auto"
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Numbers that the network computes in. bfloat16: products of numbers of 8 bits, summed in
+    float32, with weights, loss and last layer in float32. auto: bfloat16 for images where the
+    processor or GPU has instructions for it, else float32."""
     threads: int | None = None
-    """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    """Threads that PyTorch computes with on a CPU; none: one for each core."""
     prefetch_threads: int = 1
     """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
     batches are the same."""

@@ -112,6 +112,7 @@ class Learner:
         self.online = online
         self.target = copy.deepcopy(online).requires_grad_(False)
         self.optimizer = optimizer
+        self.dtype = dtype
         self._online = make_passes(self.online, dtype)
         self._target = make_passes(self.target, dtype, packed=target_tau is None)
         self._num_actions = num_actions

@@ -29,6 +29,7 @@ from fastdqn.machine import available_bytes, choose_device, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
+from fastdqn.processor import choose_dtype, choose_threads
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
@@ -92,6 +93,7 @@ class Trainer:
             loss_reduction=config.loss_reduction,
             max_grad_norm=config.max_grad_norm,
             target_tau=config.target_tau,
+            dtype=choose_dtype(config.precision, self.device, images=len(shape) == 2),
         )
         _check_memory(config, self.envs, self.learner.nbytes if self.device.type == "cpu" else 0)
         self.memory = ReplayMemory(
@@ -149,7 +151,7 @@ class Trainer:
         config, counters, memory, envs = self.config, self.counters, self.memory, self.envs
         self._clock = _Clock()
         threads = torch.get_num_threads()
-        torch.set_num_threads(config.threads or threads)
+        torch.set_num_threads(config.threads or choose_threads())
         try:
             memory.begin(envs.reset())
             while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
@@ -280,7 +282,8 @@ class Trainer:
         return {
             **self.envs.protocol(),
             "device": str(self.device),
-            "threads": self.config.threads or torch.get_num_threads(),
+            "threads": self.config.threads or choose_threads(),
+            "precision": str(self.learner.dtype).removeprefix("torch."),
             "parameters": sum(weight.numel() for weight in self.learner.online.parameters()),
             "replay_bytes": self.memory.nbytes,
         }

@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": {"_rollout", "errors"},
     "layers": set(),
     "passes": {"layers", "networks"},
+    "processor": set(),
     "learner": {"passes"},
     "staging": {"networks", "replay"},
     "actor": set(),
@@ -36,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "display": {"metrics"},
     "trainer": {
         *("actor", "agent", "config", "envs", "errors", "learner", "machine", "metrics"),
-        *("networks", "optimizers", "replay", "run_folder", "schedules", "staging"),
+        *("networks", "optimizers", "processor", "replay", "run_folder", "schedules", "staging"),
     },
     "plots": {"errors"},
     "command": {"errors"},
@@ -45,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
+    "processor",
     "layers",
     "passes",
     "networks",
