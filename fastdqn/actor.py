@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 __all__ = ["Actor", "Stacks"]
 
@@ -30,13 +30,14 @@ class Stacks(Protocol):
 class Actor:
     """Chooses an action for each environment.
 
-    `stacks` is a host tensor [N, stack, *frame_shape] that the actor fills anew each time. With
-    `reject_padding` it acts at random where a stack would need padding.
+    `values` is the network: [N, A] for stacks [N, stack, *frame_shape] on `device`. `stacks` is a
+    host tensor of that shape that the actor fills anew each time. With `reject_padding` it acts at
+    random where a stack would need padding.
     """
 
     def __init__(
         self,
-        network: nn.Module,
+        values: Callable[[Tensor], Tensor],
         memory: Stacks,
         stacks: Tensor,
         *,
@@ -46,7 +47,7 @@ class Actor:
         reject_padding: bool,
         generator: np.random.Generator,
     ) -> None:
-        self._network = network
+        self._values = values
         self._memory = memory
         self._stacks = stacks
         self._stacks_array = stacks.numpy()
@@ -69,10 +70,10 @@ class Actor:
             actions[~explores] = greedy[~explores]
         return actions
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _greedy_actions(self) -> NDArray[np.int64]:
         self._memory.stacks_into(self._stacks_array)
         stacks = self._stacks.to(self._device, non_blocking=True)
         # Reading the actions waits for the device: the environments need them, and once they are
         # here the copy of the stacks is over too.
-        return self._network(stacks).argmax(1).cpu().numpy()  # type: ignore[no-any-return]
+        return self._values(stacks).argmax(1).cpu().numpy()

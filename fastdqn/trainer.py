@@ -128,7 +128,7 @@ class Trainer:
         )
         self._epsilon = _epsilon_schedule(config)
         self.actor = Actor(
-            self.learner.online,
+            self.learner.values,
             self.memory,
             empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
             num_actions=self.envs.num_actions,

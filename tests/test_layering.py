@@ -20,10 +20,11 @@ ALLOWED: dict[str, set[str]] = {
     "units": set(),
     "config": {"errors", "presets", "units"},
     "presets": set(),
-    "networks": {"errors", "layers"},
+    "networks": {"errors"},
     "envs": {"_rollout", "errors"},
     "layers": set(),
-    "learner": set(),
+    "passes": {"layers", "networks"},
+    "learner": {"passes"},
     "staging": {"networks", "replay"},
     "actor": set(),
     "agent": {"config"},
@@ -48,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 NEEDS_TORCH = {
     "layers",
+    "passes",
     "networks",
     "optimizers",
     "learner",
