@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     "agent": {"config"},
     "machine": {"errors"},
     "checkpoint": {"agent", "config", "errors", "machine", "networks"},
-    "evaluation": {"actor", "agent", "envs", "errors", "networks", "replay"},
+    "scores": set(),
+    "evaluation": {"agent", "envs", "errors", "networks", "replay", "scores"},
     "metrics": set(),
     "run_folder": {"agent", "checkpoint", "config", "errors", "metrics"},
     "display": {"metrics"},
@@ -37,7 +38,9 @@ ALLOWED: dict[str, set[str]] = {
         *("networks", "optimizers", "replay", "run_folder", "schedules", "staging"),
     },
     "plots": {"errors"},
-    "cli": {"config", "display", "errors", "presets", "trainer"},
+    "command": {"errors"},
+    "cli": {"command", "config", "display", "presets", "trainer", "errors"},
+    "cli_eval": {"agent", "checkpoint", "command", "errors", "evaluation", "scores"},
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
@@ -52,7 +55,7 @@ NEEDS_TORCH = {
     "checkpoint",
     "trainer",
 }
-NEEDS_TORCH |= {"evaluation"}
+NEEDS_TORCH |= {"evaluation", "cli_eval"}
 NEEDS_ENVIRONMENTS = {"envs"}
 
 
