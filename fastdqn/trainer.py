@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fastdqn.actor import Actor
 from fastdqn.agent import Agent
@@ -24,6 +25,8 @@ from fastdqn.budget import check_fits, needs_of, with_sized_replay
 from fastdqn.config import Config
 from fastdqn.envs.make import EnvFunction, make_envs
 from fastdqn.errors import UserError
+from fastdqn.graphs import replayed
+from fastdqn.lanes import make_lane
 from fastdqn.learner import Learner, MetricMeans
 from fastdqn.machine import choose_device, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
@@ -32,7 +35,7 @@ from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_gatherer, make_lane
+from fastdqn.staging import Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -148,7 +151,8 @@ class Trainer:
         self.protocol = self._describe()
         self.output = make_output(config, self.protocol)
         self._games = EpisodeTracker(config.num_envs)
-        self._means = MetricMeans()
+        self._means = MetricMeans(self.device)
+        self._update = replayed(self._update_on, self.device)
         self._clock = _Clock()
         self._reported = Counters()
         self._due: tuple[Due, ...] = ()
@@ -220,7 +224,7 @@ class Trainer:
         for due in self._due:
             if due is Due.UPDATE:
                 with self.staging.batch() as batch:
-                    self._means.add(self.learner.update(*batch))
+                    self._update(*batch)
                 self.counters.updates += 1
             else:
                 self.learner.copy_target()
@@ -228,6 +232,10 @@ class Trainer:
         self._due = ()
         self._learning_seconds += time.perf_counter() - began
         self._waited_seconds += self.staging.wait_seconds - waited
+
+    def _update_on(self, *batch: Tensor) -> None:
+        """One update, on a GPU recorded once for each of staging's slots."""
+        self._means.add(self.learner.update(*batch))
 
     def _crossed(self, period: int) -> bool:
         """Whether the last steps of all environments reached or passed a multiple of `period`."""

@@ -25,8 +25,10 @@ ALLOWED: dict[str, set[str]] = {
     "layers": set(),
     "passes": {"layers", "networks"},
     "learner": {"passes"},
-    "staging": {"networks", "replay"},
-    "actor": set(),
+    "graphs": set(),
+    "lanes": set(),
+    "staging": {"lanes", "networks", "replay"},
+    "actor": {"graphs", "lanes"},
     "agent": {"config"},
     "machine": {"errors"},
     "frame_sizes": set(),
@@ -38,8 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     "run_folder": {"agent", "checkpoint", "config", "errors", "metrics"},
     "display": {"metrics", "units"},
     "trainer": {
-        *("actor", "agent", "budget", "config", "envs", "errors", "learner", "machine"),
-        *("metrics", "networks", "optimizers", "replay", "run_folder", "schedules", "staging"),
+        *("actor", "agent", "budget", "config", "envs", "errors", "graphs", "lanes", "learner"),
+        *("machine", "metrics", "networks", "optimizers", "replay", "run_folder", "schedules"),
+        "staging",
     },
     "plots": {"errors"},
     "command": {"errors"},
@@ -48,6 +51,8 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
+    "graphs",
+    "lanes",
     "layers",
     "passes",
     "networks",
