@@ -494,6 +494,7 @@ def breakdown_row(effort: Effort, count: int) -> Row:
     parts.watch(trainer.envs, "send", "environments: handing out actions")
     parts.watch(trainer.envs, "receive", "environments: emulation, or waiting for it")
     parts.watch(trainer.learner, "update", "the update")
+    parts.watch(trainer.staging, "prefetch", "drawing what to gather")
     wait = "waiting for a batch"
     parts.watch_entry(trainer.staging, "batch", wait)
     trainer.memory = parts.watched(trainer.memory, "append", "append to the memory")

@@ -68,7 +68,12 @@ class Peer:
     repeats_first: bool = False
     """Frames before an episode's first are that frame again, where others have zeros."""
     next_at_ends: bool = True
-    """Whether the next state is right where the episode ended; where not, none is promised."""
+    """Whether the next state is right where the episode ended; where not, it is not compared."""
+    whole_at_head: bool = True
+    """Whether no stack is drawn whose older frames are overwritten; where not, none of those is
+    compared."""
+    caveat: str = ""
+    """What is not compared, for the reader."""
 
 
 class StableBaselines3:
@@ -263,6 +268,7 @@ PEERS: Sequence[Peer] = (
         lambda capacity: StableBaselines3(capacity, True),
         stack_bytes=1,
         next_at_ends=False,
+        caveat="where an episode ended, its next state is the next episode's first",
     ),
     Peer(
         "Stable-Baselines3",
@@ -277,6 +283,9 @@ PEERS: Sequence[Peer] = (
         stack_bytes=0.25,
         repeats_first=True,
         next_at_ends=False,
+        whole_at_head=False,
+        caveat="where an episode ended, its next state is the same state; of the oldest three "
+        "stacks, frames that are overwritten are replaced by later ones",
     ),
     Peer("cpprb, stack_compress and next_of", "cpprb", Cpprb, stack_bytes=0.25),
     Peer(
