@@ -1,27 +1,22 @@
 """The command `fastdqn-train`, generated from `Config`.
 
-Wrong input is one line on standard error and exit status 2. Ctrl-C (or SIGTERM) ends the run as its
-budget would, with model and logs saved, and exit status 130 (143), as a shell reports a command
-ended by that signal; a second one ends it at once. torch is imported only once the command line is
-known to be right.
+Ctrl-C ends the run as its budget would, with model and logs saved.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
-from types import FrameType
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
 import fastdqn
+from fastdqn.command import StopSignals, run_command, whole_number
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.presets import PRESETS
@@ -33,20 +28,10 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    try:
-        config = _parse(sys.argv[1:] if argv is None else argv)
-        with _StopSignals() as stop:
-            _train(config, stop)
-    except UserError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # as in `fastdqn-train ... | head`: the run has been saved
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return 0 if stop.received is None else 128 + stop.received
+    return run_command(_PROGRAM, lambda words, stop: _train(_parse(words), stop), argv)
 
 
-def _train(config: Config, stop: _StopSignals) -> None:
+def _train(config: Config, stop: StopSignals) -> None:
     from fastdqn.display import describe, make_display
     from fastdqn.trainer import Trainer
 
@@ -67,34 +52,6 @@ def _train(config: Config, stop: _StopSignals) -> None:
     learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
     print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
-
-
-class _StopSignals:
-    """True once SIGINT or SIGTERM has come, inside the `with`; the second ends the process."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-
-    def __enter__(self) -> _StopSignals:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        self._before = {number: signal.signal(number, self._receive) for number in numbers}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __call__(self) -> bool:
-        return self.received is not None
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
-            os.write(1, _SHOW_CURSOR if os.isatty(1) else b"")
-            os._exit(128 + number)
-        self.received = number
-
-
-_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 def _parse(argv: Sequence[str]) -> Config:
@@ -170,7 +127,7 @@ def _plain_values() -> tyro.constructors.ConstructorRegistry:
             if optional and word.lower() == "none":
                 return None
             try:
-                return _number(word) if kind is int else kind(word)
+                return whole_number(word) if kind is int else kind(word)
             except ValueError:
                 expected = _WORDS[kind] + (" or none" if optional else "")
                 raise ValueError(f"expected {expected}, got {word!r}") from None
@@ -184,15 +141,6 @@ def _plain_values() -> tyro.constructors.ConstructorRegistry:
         )
 
     return registry
-
-
-def _number(word: str) -> int:
-    """A whole number as people write large ones: 50000, 50_000, 50,000 or 5e4."""
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+", word):
-        word = word.replace(",", "")
-    elif "e" in word.lower() and (value := float(word)).is_integer():
-        return int(value)
-    return int(word)
 
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a name"}

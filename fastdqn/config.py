@@ -43,6 +43,9 @@ class Config:
     its settings from `Config.preset("classic", env=...)`."""
     num_envs: int = 1
     """Environments stepped together. Every period below keeps its meaning with more of them."""
+    workers: int | None = None
+    """Processes that the environments are split over; 0: this one; none: as many as pay off on
+    this machine. Results are the same."""
     frame_skip: int = 4
     """Frames an action is repeated for: one step."""
     sticky_actions: float = 0.0
@@ -168,6 +171,11 @@ class Config:
         if self.game is not None and self.env is not None:
             raise UserError(
                 f"game={self.game!r} and env={self.env!r}: a run has one of them; leave one out"
+            )
+        if self.workers is not None and self.workers > self.num_envs:
+            raise UserError(
+                f"workers={self.workers}: num_envs={self.num_envs} can be split over at most "
+                f"{self.num_envs}; give fewer workers, or more environments"
             )
         for name, value in self.game_options().items():
             if self.env is not None and value != _DEFAULTS[name]:
@@ -357,6 +365,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("first_padding",), lambda value: 0 <= value <= 100, "0 to 100"),
     (("stack", "frame_skip"), lambda value: 1 <= value <= 256, "1 to 256"),
     (("threads",), lambda value: 1 <= value <= 1024, "1 to 1,024"),
+    (("workers",), lambda value: 0 <= value <= 1024, "0 to 1,024"),
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (

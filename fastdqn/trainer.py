@@ -69,6 +69,7 @@ class Trainer:
             config.game,
             config.num_envs,
             seed=env_seed,
+            workers=config.workers,
             **config.game_options(),
         )
         shape, dtype = self.envs.frame_shape, self.envs.dtype

@@ -38,7 +38,9 @@ ALLOWED: dict[str, set[str]] = {
         *("networks", "optimizers", "replay", "run_folder", "schedules", "staging"),
     },
     "plots": {"errors"},
-    "cli": {"config", "display", "errors", "presets", "trainer"},
+    "command": {"errors"},
+    "cli": {"command", "config", "display", "presets", "trainer", "errors"},
+    "cli_eval": {"agent", "checkpoint", "command", "errors", "evaluation", "scores"},
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
@@ -53,7 +55,7 @@ NEEDS_TORCH = {
     "checkpoint",
     "trainer",
 }
-NEEDS_TORCH |= {"evaluation"}
+NEEDS_TORCH |= {"evaluation", "cli_eval"}
 NEEDS_ENVIRONMENTS = {"envs"}
 
 
