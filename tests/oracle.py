@@ -341,8 +341,8 @@ def random_slots(capacity: int, window: int, num_envs: int, seed: int) -> Iterat
         yield from range(number * capacity // count, (number + 1) * capacity // count)
 
 
-def philox_words(seed: int, stream: int) -> Iterator[int]:
-    """Philox-4x32-10 in counter mode: 32 bits at a time."""
+def philox_words(seed: int, stream: int = 0) -> Iterator[int]:
+    """Philox-4x32 with ten rounds (Salmon et al. 2011), counting from 0, 32 bits at a time."""
     ones = 0xFFFFFFFF
     for block in itertools.count():
         a, b, c, d = block & ones, block >> 32, stream, 0
@@ -401,18 +401,6 @@ def area_resize(screen: NDArray[np.uint8], height: int, width: int) -> NDArray[n
     """The exact mean of the area under each target pixel, rounded half up."""
     numerators, denominator = area_resize_exact(screen, height, width)
     return ((2 * numerators + denominator) // (2 * denominator)).astype(np.uint8)
-
-
-def philox_words(seed: int) -> Iterator[int]:
-    """Philox-4x32 with ten rounds (Salmon et al. 2011), counting from 0, word by word."""
-    for count in itertools.count():
-        a, b, c, d = count % 2**32, count >> 32, 0, 0
-        for r in range(10):
-            key = (seed + r * 0x9E3779B9) % 2**32, ((seed >> 32) + r * 0xBB67AE85) % 2**32
-            first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
-            a, b = (second >> 32) ^ b ^ key[0], second % 2**32
-            c, d = (first >> 32) ^ d ^ key[1], first % 2**32
-        yield from (a, b, c, d)
 
 
 @dataclass
