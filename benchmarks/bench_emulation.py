@@ -34,10 +34,10 @@ LIMIT = "limit: act() alone"
 
 
 def emulation(effort: Effort) -> Iterator[Row]:
-    """Frames per second with preprocessing: 1 and 8 environments on one core, 8 on two."""
-    for count in (1, 8):
+    """Frames per second with preprocessing: 1 and 4 environments on one core, 4 on two."""
+    for count in (1, 4):
         yield on_one_core(count, effort)
-    yield on_two_cores(8, effort)
+    yield on_two_cores(4, effort)
 
 
 Make = Callable[[ExitStack], "Step"]
@@ -137,7 +137,7 @@ def our_step(count: int, workers: int = 0) -> Make:
     """As the trainer steps: what has ended is reset by the caller."""
 
     def make(resources: ExitStack) -> Step:
-        check_ours(count, workers)
+        check_ours(min(count, 2), workers)
         envs = our_envs(count, resources, workers)
         envs.reset()
 
@@ -199,7 +199,7 @@ def envpool_step(count: int, threads: int) -> Make:
     """A step of EnvPool's Atari environment."""
 
     def make(resources: ExitStack) -> Step:
-        check_envpool(count, threads)
+        check_envpool(min(count, 2), threads)
         envs = envpool_envs(count, threads)
         resources.callback(envs.close)
         envs.reset()

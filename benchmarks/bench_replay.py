@@ -8,7 +8,6 @@ compared frame by frame, by the number that every frame carries in its first pix
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from baseline import Batch, FrameRing
 from harness import OURS, Contender, Effort, Row, agree
-from replay_peers import PEERS, SHAPE, Peer, PeerMemory
+from replay_peers import PEERS, SHAPE, Peer, PeerMemory, scratch_folder
 
 from fastdqn.envs.make import make_envs
 from fastdqn.machine import available_bytes
@@ -270,7 +269,9 @@ def stored(
 
     def prepare(resources: ExitStack) -> Callable[[], float]:
         if in_files:
-            options["directory"] = resources.enter_context(tempfile.TemporaryDirectory())
+            options["directory"] = resources.enter_context(
+                scratch_folder(ring.capacity * FRAME_BYTES)
+            )
         memory = ReplayMemory(ring.capacity, **options)
         fill_ours(memory, script)
         check_sample(memory, ring)

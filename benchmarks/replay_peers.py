@@ -9,16 +9,18 @@ before it is used: a system that is not installed is an ImportError of its own.
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PEERS", "Peer", "PeerBatch", "PeerMemory"]
+__all__ = ["PEERS", "Peer", "PeerBatch", "PeerMemory", "scratch_folder"]
 
 Stack = npt.NDArray[np.uint8]
 SHAPE = (4, 84, 84)
@@ -74,6 +76,14 @@ class Peer:
     compared."""
     caveat: str = ""
     """What is not compared, for the reader."""
+
+
+def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
+    """A folder for files of so many bytes: in memory where there is room, so that no disk is
+    measured."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free > 1.2 * nbytes
+    return tempfile.TemporaryDirectory(dir=shared if roomy else None)
 
 
 class StableBaselines3:
@@ -171,7 +181,7 @@ class TorchRL:
         logging.getLogger("torchrl").setLevel(logging.WARNING)
         self.tensor, self.dict = torch.as_tensor, TensorDict
         if mapped:
-            self.folder = tempfile.TemporaryDirectory()
+            self.folder = scratch_folder(2 * 28_224 * capacity)
             storage = LazyMemmapStorage(capacity, scratch_dir=self.folder.name)
         else:
             storage = LazyTensorStorage(capacity)
