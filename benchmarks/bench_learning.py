@@ -198,14 +198,14 @@ def training(effort: Effort) -> Iterator[Row]:
         Contender("plain", plain_training(steps)),
         Contender("sb3 1", sb3_training(steps, 1), package="stable-baselines3"),
         Contender("sb3 8", sb3_training(steps, 8), package="stable-baselines3"),
-        Contender(
-            "sb3 8 processes", sb3_training(steps, 8, processes=True), package="stable-baselines3"
-        ),
         Contender("tianshou 1", tianshou_training(steps, 1), package="tianshou"),
         Contender("tianshou 8", tianshou_training(steps, 8), package="tianshou"),
         Contender("limit", training_limit(steps, torch.float32)),
         Contender("limit bf16", training_limit(steps, torch.bfloat16)),
     ]
+    if effort.processes:
+        apart = sb3_training(steps, 8, processes=True)
+        contenders.append(Contender("sb3 8 processes", apart, package="stable-baselines3"))
     turns = harness.match(contenders, seconds=effort.training_seconds)
 
     alone, limit = "our learner alone", "limit: act() and products, in turn"
