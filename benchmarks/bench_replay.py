@@ -20,7 +20,7 @@ from harness import OURS, Contender, Effort, Row, agree
 from replay_peers import PEERS, SHAPE, Peer, PeerMemory, scratch_folder
 
 from fastdqn.envs.make import make_envs
-from fastdqn.machine import available_bytes
+from fastdqn.machine import memory_limits
 from fastdqn.replay import ReplayMemory
 
 __all__ = ["append", "memory", "sample"]
@@ -217,7 +217,7 @@ def match_ring(
 
 def fits(row: Row, needed: float, name: str = OURS) -> bool:
     """Whether that many bytes are free; where not, the row says who does without."""
-    if needed < 0.9 * available_bytes():
+    if needed < 0.9 * min(limit.left for limit in memory_limits()):
         return True
     row.absent[name] = f"needs {needed / 1e9:.1f} GB of memory"
     return False
