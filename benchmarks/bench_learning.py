@@ -478,9 +478,10 @@ def fastest_product(dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
 
 
 def breakdown(effort: Effort) -> Iterator[Row]:
-    """Where the time of a training run goes: milliseconds of each part for one update."""
+    """Where the time of a training run goes, and that of an update: milliseconds of each part."""
     for count in (1, 8):
         yield breakdown_row(effort, count)
+    yield operations_row(effort)
 
 
 def breakdown_row(effort: Effort, count: int) -> Row:
@@ -494,6 +495,7 @@ def breakdown_row(effort: Effort, count: int) -> Row:
     parts.watch(trainer.envs, "send", "environments: handing out actions")
     parts.watch(trainer.envs, "receive", "environments: emulation, or waiting for it")
     parts.watch(trainer.learner, "update", "the update")
+    parts.watch(trainer.staging, "prefetch", "drawing what to gather")
     wait = "waiting for a batch"
     parts.watch_entry(trainer.staging, "batch", wait)
     trainer.memory = parts.watched(trainer.memory, "append", "append to the memory")
@@ -569,3 +571,49 @@ class Parts:
                 return len(owner)
 
         return StandIn()
+
+
+# Kinds of operations, by what PyTorch's profiler calls them; the first that fits.
+OPERATIONS = (
+    ("convolutions, backward", ("convolution_backward",)),
+    ("convolutions, forward", ("convolution",)),
+    ("dense layers", ("linear", "addmm", "mm")),
+    ("the optimizer", ("adam", "rmsprop", "optimizer")),
+    ("conversions and copies", ("copy", "clone", "contiguous")),
+)
+
+
+def operations_row(effort: Effort) -> Row:
+    """An update by kind of operation, as PyTorch's profiler sees it, which slows it somewhat."""
+    row = Row("breakdown", "One update by kind of operation, float32", "ms", "share")
+    learner = make_learner()
+    batches = [as_staged(batch) for batch in random_batches(16)]
+    for batch in batches:
+        learner.update(*batch)
+    turns = harness.Turns()
+    end = time.perf_counter() + effort.peer_seconds
+    while time.perf_counter() < end:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            start = time.perf_counter()
+            for batch in batches:
+                learner.update(*batch)
+            whole = time.perf_counter() - start
+        seconds = {OURS: whole, **dict.fromkeys((name for name, _ in OPERATIONS), 0.0)}
+        for event in profile.key_averages():
+            kind = kind_of(event.key)
+            if kind is not None:
+                seconds[kind] += event.self_cpu_time_total / 1e6
+        rest = "everything else, Python included"
+        seconds[rest] = 2 * whole - sum(seconds.values())
+        for name, value in seconds.items():
+            turns.seconds.setdefault(name, []).append(value / len(batches))
+    row.add(turns)
+    return row
+
+
+def kind_of(event: str) -> str | None:
+    """The kind of an operation of that name."""
+    for kind, words in OPERATIONS:
+        if any(word in event.lower() for word in words):
+            return kind
+    return None

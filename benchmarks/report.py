@@ -105,8 +105,9 @@ def _machine(about: Result) -> str:
         if busy
         else ""
     )
+    minutes = sum(about["seconds"].values()) / 60
     return (
-        f"`{about['command']}`, {about['minutes']} minutes on {about['cores']} cores of "
+        f"`{about['command']}`, {minutes:.1f} minutes on {about['cores']} cores of "
         f"{about['cpu']}, {about['memory_gib']} GiB, huge pages: "
         f"{about['transparent_huge_pages']}; PyTorch with {about['torch_threads']} threads, "
         f"{about['torch_cpu_capability']}; Python {about['python']}, {versions}; commit "
@@ -127,7 +128,7 @@ def _required(rows: Sequence[Result]) -> str:
 
 # What the summary and the picture show: a name for people, and the start of a row's title.
 HIGHLIGHTS = (
-    ("Emulation with preprocessing, one core", "Emulation with preprocessing, 8 environments, one"),
+    ("Emulation with preprocessing, one core", "Emulation with preprocessing, 4 environments, one"),
     ("A batch of 32 from 100,000 frames", "sample(32) of 4-stacks from 100,000"),
     ("Storing one step", "append of one step"),
     ("Memory of a million transitions", "Memory of 1,000,000"),
@@ -214,9 +215,7 @@ def plot(result: Result, path: Path) -> None:
         panel.spines[["top", "right", "bottom"]].set_visible(False)
     panels[-1].set_xlim(0, 1.13 * right)
     panels[-1].tick_params(labelsize=7.5)
-    panels[-1].set_xlabel(
-        "as many times as good as fastdqn (1 = fastdqn; longer is better)", fontsize=8
-    )
+    panels[-1].set_xlabel("relative to fastdqn, which is 1: longer is better", fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastdqn.graphs import replayed
 from fastdqn.lanes import Lane, copy_all, make_lane
@@ -35,13 +35,14 @@ class Stacks(Protocol):
 class Actor:
     """Chooses an action for each environment.
 
-    `stacks` is a host tensor [N, stack, *frame_shape] that the actor fills anew each time. With
-    `reject_padding` it acts at random where a stack would need padding.
+    `values` is the network: [N, A] for stacks [N, stack, *frame_shape] on `device`. `stacks` is a
+    host tensor of that shape that the actor fills anew each time. With `reject_padding` it acts at
+    random where a stack would need padding.
     """
 
     def __init__(
         self,
-        network: nn.Module,
+        values: Callable[[Tensor], Tensor],
         memory: Stacks,
         stacks: Tensor,
         *,
@@ -54,7 +55,7 @@ class Actor:
         self._memory = memory
         self._stacks_array = stacks.numpy()
         self._policy = GreedyPolicy(
-            network, stacks, make_lane(device), partial(replayed, device=device)
+            values, stacks, make_lane(device), partial(replayed, device=device)
         )
         self._num_actions = num_actions
         self._epsilon = epsilon
@@ -85,12 +86,12 @@ class GreedyPolicy:
 
     def __init__(
         self,
-        network: Callable[[Tensor], Tensor],
+        values: Callable[[Tensor], Tensor],
         stacks: Tensor,
         lane: Lane,
         replayed: Callable[[Callable[..., object]], Callable[..., object]],
     ) -> None:
-        self._network = network
+        self._values = values
         self._lane = lane
         self._stacks = (stacks, lane.device_tensor(stacks))
         host = torch.empty(len(stacks), dtype=torch.int64, pin_memory=lane.pinned)
@@ -110,4 +111,4 @@ class GreedyPolicy:
         return actions.numpy()
 
     def _choose_for(self, stacks: Tensor) -> None:
-        self._actions[0].copy_(self._network(stacks).argmax(1))
+        self._actions[0].copy_(self._values(stacks).argmax(1))
