@@ -30,7 +30,7 @@ from fastdqn.errors import UserError
 from fastdqn.graphs import replayed
 from fastdqn.lanes import make_lane
 from fastdqn.learner import Learner, MetricMeans
-from fastdqn.machine import choose_device, resident_bytes
+from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
@@ -182,6 +182,8 @@ class Trainer:
         self._clock = _Clock()
         threads = torch.get_num_threads()
         torch.set_num_threads(config.threads or threads)
+        numbers = ExitStack()
+        numbers.enter_context(exact_float32())
         try:
             self._begin(envs.reset())
             while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
@@ -226,6 +228,7 @@ class Trainer:
                 yield self._report()
         finally:
             self._close()
+            numbers.close()
             torch.set_num_threads(threads)
 
     def _begin(self, frames: NDArray[Any], env_ids: NDArray[np.int64] | None = None) -> None:

@@ -18,8 +18,8 @@ import torch
 from fastdqn.checkpoint import load_agent
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.machine import Limit
 from fastdqn.evaluation import evaluate
+from fastdqn.machine import Limit
 from fastdqn.metrics import Counters
 from fastdqn.trainer import Budget, Trainer, train
 
