@@ -162,6 +162,9 @@ class Config:
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
     threads: int | None = None
     """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    replay_device: Literal["host", "cuda"] = "host"
+    """Where batches are gathered: in the host's memory, or from a copy of the frames, uncompressed,
+    in the GPU's, so that only indices travel."""
     prefetch_threads: int = 1
     """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
     batches are the same."""

@@ -69,19 +69,17 @@ class Convolution:
     ) -> None:
         assert module.bias is not None
         self._master, self._master_bias = module.weight, module.bias
-        self._dtype = dtype
         self._scale = input_scale
         self._stride, self._padding = list(module.stride), [int(side) for side in module.padding]
         self._onednn = _ONEDNN and module.weight.device.type == "cpu"
         self._packs = packed and self._onednn
+        self._weight = _place_for(self._master, dtype, input_scale)
+        self._bias = _place_for(self._master_bias, dtype)
         self.refresh()
 
     def refresh(self) -> None:
-        weight = self._master.detach()
-        if self._scale != 1:
-            weight = weight * self._scale
-        self._weight = weight.to(self._dtype)
-        self._bias = self._master_bias.detach().to(self._dtype)
+        _take_over(self._weight, self._master, self._scale)
+        _take_over(self._bias, self._master_bias)
         self._packed: Tensor | None = None  # until an input tells its shape
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,15 +135,16 @@ class Dense:
 
     def __init__(self, module: nn.Linear, dtype: torch.dtype, *, packed: bool = False) -> None:
         self._master, self._master_bias = module.weight, module.bias
-        self._dtype = dtype
         on_cpu = module.weight.device.type == "cpu"
         self._onednn = _ONEDNN and on_cpu and module.weight.numel() >= _LARGE_DENSE_WEIGHTS
         self._packs = packed and self._onednn
+        self._weight = _place_for(self._master, dtype)
+        self._bias = _place_for(self._master_bias, dtype)
         self.refresh()
 
     def refresh(self) -> None:
-        self._weight = self._master.detach().to(self._dtype)
-        self._bias = self._master_bias.detach().to(self._dtype)
+        _take_over(self._weight, self._master)
+        _take_over(self._bias, self._master_bias)
         self._packed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -189,6 +188,19 @@ class Values:
         _set_grad(self._weight, grad.t() @ x.float())
         _set_grad(self._bias, grad.sum(0).sum_to_size(self._bias.shape))
         return (grad @ self._weight).to(x.dtype) if input_too else None
+
+
+def _place_for(master: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """What is computed with: the weights themselves where they are used as they are, else memory
+    for a copy, the same for good, since CUDA graphs read it."""
+    master = master.detach()
+    return master if dtype == master.dtype and scale == 1 else torch.empty_like(master, dtype=dtype)
+
+
+def _take_over(place: Tensor, master: Tensor, scale: float = 1.0) -> None:
+    master = master.detach()
+    if place.data_ptr() != master.data_ptr():
+        torch.mul(master, scale, out=place)
 
 
 def _set_grad(weight: Tensor, grad: Tensor) -> None:

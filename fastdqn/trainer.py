@@ -17,25 +17,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastdqn.actor import Actor
 from fastdqn.agent import Agent
 from fastdqn.budget import check_fits, needs_of, with_sized_replay
 from fastdqn.config import Config
+from fastdqn.device_replay import DeviceRing, check_device_memory
 from fastdqn.envs.make import EnvFunction, make_envs
 from fastdqn.errors import UserError
 from fastdqn.graphs import replayed
 from fastdqn.lanes import make_lane
 from fastdqn.learner import Learner, MetricMeans
-from fastdqn.machine import choose_device, resident_bytes
+from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_gatherer
+from fastdqn.staging import InlineGatherer, Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -121,13 +123,29 @@ class Trainer:
         )
 
         lane = make_lane(self.device)
+        ring = None
+        gatherer = make_gatherer(self.memory, config.prefetch_threads)
+        if config.replay_device == "cuda":
+            check_device_memory(
+                self.device, config.replay_capacity, math.prod(shape) * dtype.itemsize
+            )
+            gatherer = InlineGatherer(self.memory.sample_slots_into)
+            ring = DeviceRing(
+                self.memory,
+                lane,
+                self.device,
+                rows=config.num_envs,
+                frame_shape=shape,
+                dtype=dtype,
+            )
         self.staging = Staging(
-            make_gatherer(self.memory, config.prefetch_threads),
+            gatherer,
             lane,
             batch_size=config.batch_size,
             stack=config.stack,
             frame_shape=shape,
             dtype=dtype,
+            ring=ring,
         )
         self._epsilon = _epsilon_schedule(config)
         self.actor = Actor(
@@ -164,8 +182,10 @@ class Trainer:
         self._clock = _Clock()
         threads = torch.get_num_threads()
         torch.set_num_threads(config.threads or threads)
+        numbers = ExitStack()
+        numbers.enter_context(exact_float32())
         try:
-            memory.begin(envs.reset())
+            self._begin(envs.reset())
             while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
                 # Report on the steps so far; the updates that the last ones made due are to come.
                 if self._crossed(config.log_period_steps):
@@ -197,9 +217,10 @@ class Trainer:
                     result.truncated,
                     life_lost=result.life_lost,
                 )
+                self.staging.stored(result.frames)
                 ended = self._games.step(result, counters)
                 if ended.size:
-                    memory.begin(envs.reset(ended), ended)
+                    self._begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
             self._prefetch()
             self._learn()
@@ -207,7 +228,13 @@ class Trainer:
                 yield self._report()
         finally:
             self._close()
+            numbers.close()
             torch.set_num_threads(threads)
+
+    def _begin(self, frames: NDArray[Any], env_ids: NDArray[np.int64] | None = None) -> None:
+        """Remember first frames of new games."""
+        self.memory.begin(frames, env_ids)
+        self.staging.stored(frames, env_ids)
 
     def _prefetch(self) -> None:
         """Draw the batches of the updates that are due, from what the memory holds now."""

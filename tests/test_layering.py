@@ -27,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "learner": {"passes"},
     "graphs": set(),
     "lanes": set(),
-    "staging": {"lanes", "networks", "replay"},
+    "device_replay": {"errors", "lanes"},
+    "staging": {"device_replay", "lanes", "networks", "replay"},
     "actor": {"graphs", "lanes"},
     "agent": {"config"},
     "machine": {"errors"},
@@ -40,9 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "run_folder": {"agent", "checkpoint", "config", "errors", "metrics"},
     "display": {"metrics", "units"},
     "trainer": {
-        *("actor", "agent", "budget", "config", "envs", "errors", "graphs", "lanes", "learner"),
-        *("machine", "metrics", "networks", "optimizers", "replay", "run_folder", "schedules"),
-        "staging",
+        *("actor", "agent", "budget", "config", "device_replay", "envs", "errors", "graphs"),
+        *("lanes", "learner", "machine", "metrics", "networks", "optimizers", "replay"),
+        *("run_folder", "schedules", "staging"),
     },
     "plots": {"errors"},
     "command": {"errors"},
@@ -51,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
+    "device_replay",
     "graphs",
     "lanes",
     "layers",
