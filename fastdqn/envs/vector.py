@@ -6,10 +6,11 @@ resets what has ended. The arrays of a result are reused by the next call: copy 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import ale_py
 import numpy as np
 import numpy.typing as npt
 
@@ -121,10 +122,19 @@ def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDA
 
 
 class AtariVector(SerialVector):
-    """N emulators in this process, each with its own seed, writing into one array."""
+    """N emulators in this process, each with its own seed, writing into one array.
+
+    `watch` is shown each emulator after every frame of it.
+    """
 
     def __init__(
-        self, game: str, num_envs: int, options: AtariOptions | None = None, *, seed: int = 0
+        self,
+        game: str,
+        num_envs: int,
+        options: AtariOptions | None = None,
+        *,
+        seed: int = 0,
+        watch: Callable[[ale_py.ALEInterface], None] | None = None,
     ) -> None:
         if num_envs < 1:
             raise UserError(f"num_envs must be at least 1, got {num_envs}")
@@ -133,7 +143,7 @@ class AtariVector(SerialVector):
         self.num_envs = num_envs
         self.frame_shape: tuple[int, ...] = options.frame_shape
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
-        self._games = [AtariGame(game, options, seed) for seed in seeds]
+        self._games = [AtariGame(game, options, seed, watch) for seed in seeds]
         self.num_actions = len(self._games[0].action_meanings)
         self._result = StepResult.zeros(num_envs, options.frame_shape, np.uint8)
         self._rows = list(self._result.frames)
