@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fastdqn.errors import UserError
+from fastdqn.units import parse_bytes
 
 __all__ = ["Config"]
 
@@ -43,6 +44,9 @@ class Config:
     its settings from `Config.preset("classic", env=...)`."""
     num_envs: int = 1
     """Environments stepped together. Every period below keeps its meaning with more of them."""
+    workers: int | None = None
+    """Processes that the environments are split over; 0: this one; none: as many as pay off on
+    this machine. Results are the same."""
     frame_skip: int = 4
     """Frames an action is repeated for: one step."""
     sticky_actions: float = 0.0
@@ -74,6 +78,17 @@ class Config:
     replay_capacity: int = 250_000
     """Observations kept for replay over all environments, one a step: 7.1 GB a million of Atari's.
     The default takes 1.8 GB, which leaves room on a machine with 8 GB."""
+    replay_memory: str | None = None
+    """Size the capacity from memory instead, such as 2GiB: what that surely has room for."""
+    replay_storage: Literal["auto", "raw", "compressed"] = "auto"
+    """How observations are kept; auto: compressed, without loss, for games and raw for others."""
+    replay_dir: str | None = None
+    """Folder for files that hold the observations, mapped into memory; none: memory alone."""
+    replay_eviction: Literal["fifo", "random"] = "fifo"
+    """What a full memory gives up: the oldest, or blocks drawn at random, so that any age may
+    survive."""
+    allow_overcommit: bool = False
+    """Start also where the memory or the disk will not hold the run, by what is known before."""
 
     # What is learned.
     discount: float = 0.99
@@ -180,6 +195,11 @@ class Config:
             raise UserError(
                 f"game={self.game!r} and env={self.env!r}: a run has one of them; leave one out"
             )
+        if self.workers is not None and self.workers > self.num_envs:
+            raise UserError(
+                f"workers={self.workers}: num_envs={self.num_envs} can be split over at most "
+                f"{self.num_envs}; give fewer workers, or more environments"
+            )
         for name, value in self.game_options().items():
             if self.env is not None and value != _DEFAULTS[name]:
                 raise UserError(
@@ -193,15 +213,22 @@ class Config:
                 "evaluation_episodes=None and evaluation_frames=None: an evaluation would never "
                 "end; give one of them"
             )
-        if self.replay_capacity < (least := self._least_replay_capacity):
+        if self.replay_capacity < (least := self.least_replay_capacity):
             raise UserError(
                 f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
                 f"n_step={self.n_step} and num_envs={self.num_envs} need at least {least}"
             )
+        if self.replay_memory is not None:
+            try:
+                parse_bytes(self.replay_memory)
+            except ValueError:
+                raise _wrong(
+                    "replay_memory", self.replay_memory, "a size such as 2GiB or 500MB"
+                ) from None
         self._check_learning_starts()
 
     @property
-    def _least_replay_capacity(self) -> int:
+    def least_replay_capacity(self) -> int:
         """Room for what each environment's next stack and window need, whatever the others do.
 
         A step stores two observations of an environment whose episode it ends: the last, and the
@@ -266,6 +293,7 @@ class Config:
             self,
             learning_starts_steps=self.resolved_learning_starts_steps,
             steps=DEFAULT_BUDGET_STEPS if all(end is None for end in ends) else self.steps,
+            replay_storage="raw" if self.replay_storage == "auto" else self.replay_storage,
         )
 
     def game_options(self) -> dict[str, Any]:
@@ -376,6 +404,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("first_padding",), lambda value: 0 <= value <= 100, "0 to 100"),
     (("stack", "frame_skip"), lambda value: 1 <= value <= 256, "1 to 256"),
     (("threads",), lambda value: 1 <= value <= 1024, "1 to 1,024"),
+    (("workers",), lambda value: 0 <= value <= 1024, "0 to 1,024"),
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (

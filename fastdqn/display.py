@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastdqn.metrics import Counters, EvaluationReport, Report
+from fastdqn.units import bytes_text, share_text
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "describe", "make_display"]
 
@@ -149,8 +150,11 @@ def _figures(report: Report) -> dict[str, str]:
         "mean Q": _number(report.mean_q, ".3g"),
         "frames/s": f"{report.frames_per_second:,.0f}",
         "updates/s": f"{report.updates_per_second:,.1f}",
-        "memory": f"{report.resident_bytes / 1e9:.2f} GB",
-        "replay": f"{report.replay_bytes / 1e9:.2f} of {report.replay_full_bytes / 1e9:.2f} GB",
+        "memory": bytes_text(report.resident_bytes),
+        "replay": share_text(report.replay_bytes, report.replay_full_bytes),
+        "bytes/observation": f"{report.replay_frame_bytes:,.0f}",
+        "median age": f"{report.replay_median_age:,}",
+        "oldest": f"{report.replay_oldest_age:,}",
     }
 
 

@@ -133,9 +133,15 @@ class Report:
     resident_bytes: int
     """Memory that the process holds."""
     replay_bytes: int
-    """What the replay memory's part of that should be, by the frames that it holds."""
+    """What the replay memory holds, in memory or in its files."""
     replay_full_bytes: int
-    """What it takes once it is full."""
+    """What it comes to hold once it is full, if what is still to come is like what there is."""
+    replay_frame_bytes: float
+    """That is so much for each observation."""
+    replay_median_age: int
+    """Observations stored since the one that half of the replay memory is older than."""
+    replay_oldest_age: int
+    """Observations stored since the oldest that there is."""
     fraction: float
     """Of the run that is done, by whichever end is nearest."""
     finished: tuple[Episode, ...] = field(repr=False)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,19 +24,16 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from fastdqn.lanes import Event, Lane, copy_all
 from fastdqn.networks import empty_stacks
 from fastdqn.replay import Prefetcher, ReplayMemory
 
 __all__ = [
-    "CpuLane",
-    "CudaLane",
     "Gatherer",
     "InlineGatherer",
-    "Lane",
     "Staging",
     "Transitions",
     "make_gatherer",
-    "make_lane",
 ]
 
 
@@ -122,112 +120,6 @@ class InlineGatherer:
 def make_gatherer(memory: ReplayMemory, threads: int) -> Gatherer:
     """Gathers in this many threads beside the caller; with none, when a batch is waited for."""
     return Prefetcher(memory, threads) if threads else InlineGatherer(memory)
-
-
-class Event(Protocol):
-    """A point in a stream's work to wait for. Before it is recorded nobody waits."""
-
-    def synchronize(self) -> None:
-        """Hold the host until the work before the event is done."""
-
-
-class Lane(Protocol):
-    """Two queues of work on a device: copies from the host, and the computing itself."""
-
-    pinned: bool
-
-    def event(self) -> Event:
-        """A new event, not yet recorded."""
-
-    def device_tensor(self, host: Tensor) -> Tensor:
-        """A tensor on the device to copy `host` to; `host` itself where there is no copy."""
-
-    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
-        """Queue copies on the copying queue."""
-
-    def record_copied(self, event: Event) -> None:
-        """Put `event` behind the copies queued so far."""
-
-    def record_computed(self, event: Event) -> None:
-        """Put `event` behind the computing queued so far."""
-
-    def copy_waits_for(self, event: Event) -> None:
-        """Later copies begin after `event`."""
-
-    def compute_waits_for(self, event: Event) -> None:
-        """Later computing begins after `event`."""
-
-
-class _Done:
-    """An event of work that is done when it is queued."""
-
-    def synchronize(self) -> None:
-        pass
-
-
-class CpuLane:
-    """No queues: work on a CPU is done when its call returns."""
-
-    pinned = False
-
-    def event(self) -> Event:
-        return _Done()
-
-    def device_tensor(self, host: Tensor) -> Tensor:
-        return host
-
-    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
-        pass
-
-    def record_copied(self, event: Event) -> None:
-        pass
-
-    def record_computed(self, event: Event) -> None:
-        pass
-
-    def copy_waits_for(self, event: Event) -> None:
-        pass
-
-    def compute_waits_for(self, event: Event) -> None:
-        pass
-
-
-class CudaLane:
-    """A copy stream beside the stream that is current where the methods are called."""
-
-    pinned = True
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def event(self) -> Event:
-        return torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def device_tensor(self, host: Tensor) -> Tensor:
-        return torch.empty_like(host, device=self._device, pin_memory=False)
-
-    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
-        with torch.cuda.stream(self._copies):
-            for source, target in zip(host, device, strict=True):
-                target.copy_(source, non_blocking=True)
-
-    def record_copied(self, event: Any) -> None:
-        event.record(self._copies)
-
-    def record_computed(self, event: Any) -> None:
-        event.record(torch.cuda.current_stream(self._device))
-
-    def copy_waits_for(self, event: Any) -> None:
-        self._copies.wait_event(event)
-
-    def compute_waits_for(self, event: Any) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event)
-
-
-def make_lane(device: torch.device) -> Lane:
-    """The lane to `device`."""
-    return CudaLane(device) if device.type == "cuda" else CpuLane()
 
 
 @dataclass
@@ -330,7 +222,7 @@ class Staging:
             self._gatherer.wait()
             self.wait_seconds += time.perf_counter() - began
             lane.copy_waits_for(slot.computed)
-            lane.copy(slot.host, slot.device)
+            lane.queue_copying(partial(copy_all, slot.host, slot.device))
             lane.record_copied(slot.copied)
             # While this batch is learned from: the next, into a slot that nothing reads any more.
             self._submit()

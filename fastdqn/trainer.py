@@ -17,23 +17,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fastdqn.actor import Actor
 from fastdqn.agent import Agent
+from fastdqn.budget import check_fits, needs_of, with_sized_replay
 from fastdqn.config import Config
 from fastdqn.envs.make import EnvFunction, make_envs
-from fastdqn.envs.vector import VectorEnv
 from fastdqn.errors import UserError
 from fastdqn.evaluator import make_evaluator
+from fastdqn.graphs import replayed
+from fastdqn.lanes import make_lane
 from fastdqn.learner import Learner, MetricMeans
-from fastdqn.machine import available_bytes, choose_device, resident_bytes
+from fastdqn.machine import choose_device, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_gatherer, make_lane
+from fastdqn.staging import Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -70,6 +73,7 @@ class Trainer:
             config.game,
             config.num_envs,
             seed=env_seed,
+            workers=config.workers,
             **config.game_options(),
         )
         shape, dtype = self.envs.frame_shape, self.envs.dtype
@@ -93,7 +97,16 @@ class Trainer:
             max_grad_norm=config.max_grad_norm,
             target_tau=config.target_tau,
         )
-        _check_memory(config, self.envs, self.learner.nbytes if self.device.type == "cpu" else 0)
+        needs = needs_of(
+            config,
+            frame_shape=shape,
+            dtype=dtype,
+            game=str(self.envs.protocol()["game"]) if config.game is not None else None,
+            network_bytes=self.learner.nbytes,
+            on_host=self.device.type == "cpu",
+        )
+        self.config = config = with_sized_replay(config, needs)
+        check_fits(config, needs)
         self.memory = ReplayMemory(
             config.replay_capacity,
             shape,
@@ -104,6 +117,7 @@ class Trainer:
             discount=config.discount,
             padding=config.padding,
             reward_clip="none",  # the environment has applied the rule, life losses included
+            eviction=config.replay_eviction,
             seed=memory_seed,
         )
 
@@ -118,7 +132,7 @@ class Trainer:
         )
         self._epsilon = _epsilon_schedule(config)
         self.actor = Actor(
-            self.learner.online,
+            self.learner.values,
             self.memory,
             empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
             num_actions=self.envs.num_actions,
@@ -139,7 +153,8 @@ class Trainer:
         self._evaluator = make_evaluator(config, self.envs, env_fn)
         self.output = make_output(config, self.protocol)
         self._games = EpisodeTracker(config.num_envs)
-        self._means = MetricMeans()
+        self._means = MetricMeans(self.device)
+        self._update = replayed(self._update_on, self.device)
         self._clock = _Clock()
         self._reported = Counters()
         self._due: tuple[Due, ...] = ()
@@ -218,7 +233,7 @@ class Trainer:
         for due in self._due:
             if due is Due.UPDATE:
                 with self.staging.batch() as batch:
-                    self._means.add(self.learner.update(*batch))
+                    self._update(*batch)
                 self.counters.updates += 1
             else:
                 self.learner.copy_target()
@@ -235,6 +250,10 @@ class Trainer:
 
     def _copy_on_cpu(self) -> Agent:
         return self.agent(torch.device("cpu"))
+
+    def _update_on(self, *batch: Tensor) -> None:
+        """One update, on a GPU recorded once for each of staging's slots."""
+        self._means.add(self.learner.update(*batch))
 
     def _crossed(self, period: int) -> bool:
         """Whether the last steps of all environments reached or passed a multiple of `period`."""
@@ -270,7 +289,9 @@ class Trainer:
         seconds, interval = self._clock.lap()
         learning, waited = self._learning_seconds, self._waited_seconds
         self._learning_seconds = self._waited_seconds = 0.0
-        filled = self.memory.num_frames / self.memory.capacity
+        stored, capacity = self.memory.num_frames, self.memory.capacity
+        replay_bytes = self.memory.nbytes * stored // capacity
+        median_age, oldest_age = self.memory.age_quantiles([0.5, 1.0]).tolist()
         report = Report(
             **dataclasses.asdict(counters),
             epsilon=self._epsilon(counters.steps),
@@ -282,8 +303,11 @@ class Trainer:
             updates_per_second=(counters.updates - last.updates) / interval,
             batch_wait=waited / learning if learning else math.nan,
             resident_bytes=resident_bytes(),
-            replay_bytes=int(self.memory.nbytes * filled),
-            replay_full_bytes=self.memory.nbytes,
+            replay_bytes=replay_bytes,
+            replay_full_bytes=replay_bytes * capacity // stored,
+            replay_frame_bytes=replay_bytes / stored,
+            replay_median_age=median_age,
+            replay_oldest_age=oldest_age,
             fraction=self.budget.fraction(counters, seconds),
             finished=self._games.take_finished(),
             evaluations=self._evaluator.take_finished(),
@@ -379,33 +403,3 @@ def _checked(epsilon: Callable[[int], float]) -> Callable[[int], float]:
         return value
 
     return checked
-
-
-# Beside its frames the memory keeps less than this for each of them; a batch takes about this for
-# each number in its stacks (its slots, float32 copies, activations and gradients); and a run needs
-# about this much more for everything else.
-_BYTES_BESIDE_A_FRAME = 40
-_BYTES_PER_BATCH_NUMBER = 40
-_WORKSPACE_BYTES = 256 * 2**20
-
-
-def _check_memory(config: Config, envs: VectorEnv, network_bytes: int) -> None:
-    """Refuse a run that would be killed hours later, when its replay memory has filled."""
-    numbers = math.prod(envs.frame_shape)
-    a_frame = numbers * envs.dtype.itemsize + _BYTES_BESIDE_A_FRAME
-    a_batch = config.batch_size * config.stack * numbers * _BYTES_PER_BATCH_NUMBER
-    beside = a_batch + network_bytes + _WORKSPACE_BYTES
-    need = config.replay_capacity * a_frame + beside
-    free = available_bytes()
-    if need > free:
-        fits = (free - beside) // a_frame
-        wrong, fix = (
-            f"replay_capacity={config.replay_capacity}",
-            f"replay_capacity={fits} would fit",
-        )
-        if fits < 1:
-            wrong, fix = f"batch_size={config.batch_size}", "a smaller batch_size may fit"
-        raise UserError(
-            f"{wrong}: the run needs {need / 1e9:.2f} GB of memory and {free / 1e9:.2f} GB are "
-            f"available; {fix}"
-        )

@@ -268,7 +268,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(tmp_path: Path) -> None:
     agent = agent_of()
     with closing(Background(tmp_path / "file" / "states.npz")) as background:
         background.begin(lambda: agent, 100, 100)
-        with pytest.raises(UserError, match="the evaluation failed: .*npz: cannot be written"):
+        with pytest.raises(UserError, match=r"the evaluation failed: .*npz: cannot be written"):
             background.wait()
 
 

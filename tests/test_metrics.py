@@ -225,11 +225,15 @@ REPORT = make_report(
     resident_bytes=1.5e9,
     replay_bytes=4e8,
     replay_full_bytes=1.77e9,
+    replay_frame_bytes=7088.6,
+    replay_median_age=28_000,
+    replay_oldest_age=56_001,
     fraction=0.012,
 )
 FIGURES = [
     *("step 12,000", "1.2%", "48,000", "games 31", "epsilon 0.950", "scores 1.50", "loss -"),
     *("mean Q 1.23", "frames/s 1,234", "updates/s 0.0", "memory 1.50 GB", "replay 0.40 of 1.77 GB"),
+    *("bytes/observation 7,089", "median age 28,000", "oldest 56,001"),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fastdqn.lanes import CpuLane
 from fastdqn.networks import empty_stacks
 from fastdqn.replay import ReplayMemory
-from fastdqn.staging import CpuLane, Gatherer, InlineGatherer, Staging, make_gatherer
+from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 
 
 class Mark:
@@ -75,12 +76,8 @@ class FakeLane:
     def device_tensor(self, host: Tensor) -> Tensor:
         return torch.zeros_like(host)
 
-    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
-        def do() -> None:
-            for source, target in zip(host, device, strict=True):
-                target.copy_(source)
-
-        self.put("copy", do)
+    def queue_copying(self, work: Callable[[], None]) -> None:
+        self.put("copy", work)
 
     def _record(self, queue: str, event: FakeEvent) -> None:
         mark = event.mark = Mark(done=False)
@@ -327,7 +324,7 @@ def test_stacks_of_images_lie_channels_last() -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_batches_arrive_whole_on_a_busy_cuda_device() -> None:
-    from fastdqn.staging import make_lane
+    from fastdqn.lanes import make_lane
 
     device = torch.device("cuda")
     staging = make_staging(make_lane(device))

@@ -61,6 +61,10 @@ BatchTarget batch_argument(const ReplayMemory& memory, py::handle states, py::ha
                            py::handle actions, py::handle rewards, py::handle discounts,
                            py::handle indices);
 
+/// The caller's writable, C-contiguous array [rows, columns] of int64.
+std::int64_t* table_argument(py::handle value, std::size_t rows, std::size_t columns,
+                             const char* name);
+
 py::tuple shape_tuple(const FrameGeometry& frame);
 py::dtype numpy_dtype(DType dtype);
 

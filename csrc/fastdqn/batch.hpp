@@ -64,6 +64,18 @@ struct BatchTarget {
   }
 };
 
+/// The caller's memory for a batch of `rows` transitions whose frames stay where they are: states
+/// name the slots of their frames, oldest first, and `capacity` stands for a frame of zeros.
+struct SlotBatchTarget {
+  std::size_t rows;
+  std::int64_t* state_slots;       // [rows, stack]
+  std::int64_t* next_state_slots;  // [rows, stack]
+  std::int64_t* actions;
+  float* rewards;
+  float* discounts;
+  std::int64_t* indices;
+};
+
 /// A batch that owns its memory. Its contents never change once a ReplayMemory has handed it out.
 class Batch {
  public:

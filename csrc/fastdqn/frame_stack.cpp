@@ -66,9 +66,10 @@ void interleave_rows(const std::byte* const* planes, std::size_t count,
 }
 
 void write_channels_last(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
-                         std::size_t count, std::span<std::byte* const> rows) noexcept {
+                         std::size_t count, std::span<std::byte* const> rows,
+                         std::byte* scratch) noexcept {
   Planes planes;
-  for (std::size_t k = 0; k < count + rows.size() - 1; ++k) planes[k] = store.frame(slots[k]);
+  store.find(slots, count + rows.size() - 1, scratch, planes.data());
   const std::size_t elements = frame.elements();
   switch (info(frame.dtype).size) {
     case 1: return interleave_rows<std::uint8_t>(planes.data(), count, rows, elements);
@@ -224,22 +225,22 @@ bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, 
 }
 
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
-                 std::size_t count, const StackTarget& target, std::size_t row) noexcept {
+                 std::size_t count, const StackTarget& target, std::size_t row,
+                 std::byte* scratch) noexcept {
   std::byte* out = target.row(row);
   if (target.layout == StackLayout::kPlanar) {
-    for (std::size_t k = 0; k < count; ++k) {
-      store.read_into(slots[k], out + static_cast<std::ptrdiff_t>(k) * target.frame_stride);
-    }
+    store.read(slots, count, out, target.frame_stride);
   } else {
-    write_channels_last(store, frame, slots, count, {&out, 1});
+    write_channels_last(store, frame, slots, count, {&out, 1}, scratch);
   }
 }
 
 void write_adjoining_stacks(const FrameStore& store, const FrameGeometry& frame,
                             const Slot* slots, std::size_t count, const StackTarget& first,
-                            const StackTarget& second, std::size_t row) noexcept {
+                            const StackTarget& second, std::size_t row,
+                            std::byte* scratch) noexcept {
   const std::array<std::byte*, 2> rows{first.row(row), second.row(row)};
-  write_channels_last(store, frame, slots, count, rows);
+  write_channels_last(store, frame, slots, count, rows, scratch);
 }
 
 }  // namespace fastdqn

@@ -90,14 +90,17 @@ bool is_window(const StackTarget& states, const StackTarget& next_states, std::s
 bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, std::size_t stack,
                   const FrameGeometry& frame) noexcept;
 
-/// Copies the frames of one stack of `count` frames into a row of `target`.
+/// Copies the frames of one stack of `count` frames into a row of `target`. For channels-last rows
+/// of a store that needs it, `scratch` has room for as many frames as there are slots.
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
-                 std::size_t count, const StackTarget& target, std::size_t row) noexcept;
+                 std::size_t count, const StackTarget& target, std::size_t row,
+                 std::byte* scratch) noexcept;
 
 /// The same for two channels-last stacks of `count` frames that are one frame apart: `slots` are
 /// count + 1, and each frame is read once for both.
 void write_adjoining_stacks(const FrameStore& store, const FrameGeometry& frame,
                             const Slot* slots, std::size_t count, const StackTarget& first,
-                            const StackTarget& second, std::size_t row) noexcept;
+                            const StackTarget& second, std::size_t row,
+                            std::byte* scratch) noexcept;
 
 }  // namespace fastdqn

@@ -1,14 +1,13 @@
 #include "fastdqn/frame_store.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#define FASTDQN_HAS_MMAP 1
-#endif
+#include "fastdqn/snapshot.hpp"
 
 namespace fastdqn {
 
@@ -22,70 +21,81 @@ std::size_t total_nbytes(std::size_t capacity, std::size_t frame_nbytes) {
     throw OutOfMemory(std::to_string(capacity) + " frames of " + std::to_string(frame_nbytes) +
                       " bytes are more than this machine can address");
   }
-  return (capacity + 1) * frame_nbytes;
+  return capacity * frame_nbytes;
 }
+
+/// Frames as they are, one behind the other, no padding.
+class RawStore final : public FrameStore {
+ public:
+  RawStore(std::size_t capacity, std::size_t frame_nbytes, std::unique_ptr<Backing> backing)
+      : FrameStore(capacity, frame_nbytes),
+        backing_(std::move(backing)),
+        data_(backing_->extend(total_nbytes(capacity, frame_nbytes))),
+        zeros_(frame_nbytes) {}
+
+  std::size_t nbytes() const noexcept override { return capacity() * frame_nbytes(); }
+  std::size_t nbytes_now(std::size_t num_frames) const noexcept override {
+    return num_frames * frame_nbytes();
+  }
+
+  void reserve(std::span<const std::int64_t>) override {}
+
+  void write(Slot slot, std::uint32_t, const std::byte* source) noexcept override {
+    std::memcpy(place(slot), source, frame_nbytes());
+  }
+
+  void release(Slot) noexcept override {}
+
+  void read(const Slot* slots, std::size_t count, std::byte* target,
+            std::ptrdiff_t stride) const noexcept override {
+    for (std::size_t k = 0; k < count; ++k, target += stride) {
+      std::memcpy(target, frame(slots[k]), frame_nbytes());
+    }
+  }
+
+  void find(const Slot* slots, std::size_t count, std::byte*,
+            const std::byte** frames) const noexcept override {
+    for (std::size_t k = 0; k < count; ++k) frames[k] = frame(slots[k]);
+  }
+  bool needs_scratch() const noexcept override { return false; }
+
+  void prefetch_early(const Slot*, std::size_t) const noexcept override {}
+
+  /// The beginning of the first frame: the processor then runs ahead by itself.
+  void prefetch(const Slot* slots, std::size_t) const noexcept override {
+#if defined(__GNUC__)
+    const std::byte* data = frame(slots[0]);
+    const std::size_t nbytes = std::min(frame_nbytes(), kPrefetchedLines * kCacheLine);
+    for (std::size_t offset = 0; offset < nbytes; offset += kCacheLine) {
+      __builtin_prefetch(data + offset);
+    }
+#else
+    (void)slots;
+#endif
+  }
+
+  void save(SnapshotWriter& writer, std::size_t num_frames) const override {
+    writer.write_section(kRawFramesSection, data_, num_frames * frame_nbytes());
+  }
+
+  void check_invariants(std::size_t) const override {}
+
+ private:
+  std::byte* place(Slot slot) const noexcept { return data_ + slot * frame_nbytes(); }
+  const std::byte* frame(Slot slot) const noexcept {
+    return slot == kNoSlot ? zeros_.data() : place(slot);
+  }
+
+  const std::unique_ptr<Backing> backing_;
+  std::byte* const data_;
+  const std::vector<std::byte> zeros_;
+};
 
 }  // namespace
 
-FrameStore::Memory FrameStore::allocate(std::size_t nbytes) {
-#ifdef FASTDQN_HAS_MMAP
-  void* data =
-      mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) data = nullptr;
-#ifdef MADV_HUGEPAGE
-  // Random rows from gigabytes miss the TLB at every 4 KiB page; a refusal costs speed only.
-  if (data != nullptr) (void)madvise(data, nbytes, MADV_HUGEPAGE);
-#endif
-#else
-  void* data = std::calloc(nbytes, 1);
-#endif
-  if (data == nullptr) {
-    throw OutOfMemory("the system refused " + std::to_string(nbytes) +
-                      " bytes of memory for the frames");
-  }
-  return Memory(static_cast<std::byte*>(data), Release{nbytes});
-}
-
-void FrameStore::Release::operator()(std::byte* data) const noexcept {
-#ifdef FASTDQN_HAS_MMAP
-  munmap(data, nbytes);
-#else
-  std::free(data);
-#endif
-}
-
-FrameStore::FrameStore(std::size_t capacity, std::size_t frame_nbytes)
-    : capacity_(capacity),
-      frame_nbytes_(frame_nbytes),
-      nbytes_(total_nbytes(capacity, frame_nbytes)),
-      data_(allocate(nbytes_)) {}
-
-void FrameStore::write(Slot slot, const std::byte* source) noexcept {
-  std::memcpy(data_.get() + slot * frame_nbytes_, source, frame_nbytes_);
-}
-
-void FrameStore::read_into(Slot slot, std::byte* target) const noexcept {
-  if (slot == kNoSlot) {
-    std::memset(target, 0, frame_nbytes_);
-  } else {
-    std::memcpy(target, data_.get() + slot * frame_nbytes_, frame_nbytes_);
-  }
-}
-
-const std::byte* FrameStore::frame(Slot slot) const noexcept {
-  return data_.get() + std::min<std::size_t>(slot, capacity_) * frame_nbytes_;
-}
-
-void FrameStore::prefetch(Slot slot) const noexcept {
-#if defined(__GNUC__)
-  const std::byte* data = frame(slot);
-  const std::size_t nbytes = std::min(frame_nbytes_, kPrefetchedLines * kCacheLine);
-  for (std::size_t offset = 0; offset < nbytes; offset += kCacheLine) {
-    __builtin_prefetch(data + offset);
-  }
-#else
-  (void)slot;
-#endif
+std::unique_ptr<FrameStore> raw_store(std::size_t capacity, std::size_t frame_nbytes,
+                                      std::unique_ptr<Backing> backing) {
+  return std::make_unique<RawStore>(capacity, frame_nbytes, std::move(backing));
 }
 
 }  // namespace fastdqn

@@ -1,69 +1,92 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <new>
 #include <span>
-#include <string>
 
+#include "fastdqn/backing.hpp"
 #include "fastdqn/geometry.hpp"
 
 namespace fastdqn {
 
-/// Memory that the system does not have; what() names the bytes that were asked for.
-class OutOfMemory : public std::bad_alloc {
- public:
-  explicit OutOfMemory(std::string message) : message_(std::move(message)) {}
-  const char* what() const noexcept override { return message_.c_str(); }
+class SnapshotReader;
+class SnapshotWriter;
 
- private:
-  std::string message_;
+/// How frames are held. The values are written to snapshots.
+enum class Storage : std::uint8_t {
+  kRaw = 0,         // one behind the other, as they are
+  kCompressed = 1,  // as what changed from frame to frame, without loss
 };
 
-/// Where frames live: `capacity` frames of `frame_nbytes` each, one behind the other, no padding.
+/// The section of a snapshot that holds frames as they are, in the order of their slots.
+inline constexpr const char* kRawFramesSection = "frames";
+
+/// Where frames live. A slot is a place for one frame; which slots hold one is the owner's to know.
 ///
-/// The memory is reserved at once and committed as it is first written. Reading and writing
-/// different slots from several threads is safe; one slot needs a lock of the owner's.
+/// reserve, write and release exclude all other calls; those run side by side.
 class FrameStore {
  public:
-  /// Throws OutOfMemory where the system refuses.
-  FrameStore(std::size_t capacity, std::size_t frame_nbytes);
+  virtual ~FrameStore() = default;
+  FrameStore(const FrameStore&) = delete;
+  FrameStore& operator=(const FrameStore&) = delete;
 
+  std::size_t capacity() const noexcept { return capacity_; }
   std::size_t frame_nbytes() const noexcept { return frame_nbytes_; }
-  std::size_t nbytes() const noexcept { return nbytes_; }
 
-  void write(Slot slot, const std::byte* source) noexcept;
+  /// What the store takes with every slot in use, whatever the frames are.
+  virtual std::size_t nbytes() const noexcept = 0;
 
-  /// Copies one frame, or zeros for kNoSlot, to `target`: no other copy of it is made.
-  void read_into(Slot slot, std::byte* target) const noexcept;
+  /// What it takes now, with frames in `num_frames` slots.
+  virtual std::size_t nbytes_now(std::size_t num_frames) const noexcept = 0;
 
-  /// One frame in place, or a frame of zeros for kNoSlot, for readers that take several apart at
-  /// once. Valid until the slot is written again.
-  const std::byte* frame(Slot slot) const noexcept;
+  /// Makes sure that one frame of each of `envs` can be written: everything that can fail fails
+  /// here, with OutOfMemory or std::system_error, and nothing has changed.
+  virtual void reserve(std::span<const std::int64_t> envs) = 0;
 
-  /// Asks for the beginning of a frame that is read soon.
-  void prefetch(Slot slot) const noexcept;
+  /// Stores the next frame of an environment in a slot that holds none.
+  virtual void write(Slot slot, std::uint32_t env, const std::byte* source) noexcept = 0;
 
-  /// The first `count` frames as they lie, for snapshots.
-  std::span<std::byte> first(std::size_t count) noexcept {
-    return {data_.get(), count * frame_nbytes_};
-  }
-  std::span<const std::byte> first(std::size_t count) const noexcept {
-    return {data_.get(), count * frame_nbytes_};
-  }
+  /// Forgets the frame of a slot.
+  virtual void release(Slot slot) noexcept = 0;
+
+  /// Copies frames to places `stride` bytes apart; kNoSlot is a frame of zeros. Fastest where they
+  /// follow each other in their episode.
+  virtual void read(const Slot* slots, std::size_t count, std::byte* target,
+                    std::ptrdiff_t stride) const noexcept = 0;
+
+  /// Where to find frames, for readers that take several apart at once: in place, or in `scratch`,
+  /// which has room for `count` frames. Valid until the store or the scratch changes.
+  virtual void find(const Slot* slots, std::size_t count, std::byte* scratch,
+                    const std::byte** frames) const noexcept = 0;
+
+  /// Whether find needs its scratch.
+  virtual bool needs_scratch() const noexcept = 0;
+
+  /// Two steps that take the waiting out of reading these frames soon: the first where that is at
+  /// least two rows away, the second, which builds on it, a row before.
+  virtual void prefetch_early(const Slot* slots, std::size_t count) const noexcept = 0;
+  virtual void prefetch(const Slot* slots, std::size_t count) const noexcept = 0;
+
+  /// Writes the frames of slots 0 to num_frames - 1 to sections of a snapshot, in the store's own
+  /// form.
+  virtual void save(SnapshotWriter& writer, std::size_t num_frames) const = 0;
+
+  /// Compares what the store keeps about its frames with itself; std::logic_error says what is
+  /// wrong. O(capacity).
+  virtual void check_invariants(std::size_t num_frames) const = 0;
+
+ protected:
+  FrameStore(std::size_t capacity, std::size_t frame_nbytes) noexcept
+      : capacity_(capacity), frame_nbytes_(frame_nbytes) {}
 
  private:
-  struct Release {
-    std::size_t nbytes = 0;
-    void operator()(std::byte* data) const noexcept;
-  };
-  using Memory = std::unique_ptr<std::byte[], Release>;
-  static Memory allocate(std::size_t nbytes);
-
-  std::size_t capacity_;
-  std::size_t frame_nbytes_;
-  std::size_t nbytes_;
-  Memory data_;  // capacity_ frames and, behind them, one of zeros that is never written
+  const std::size_t capacity_;
+  const std::size_t frame_nbytes_;
 };
+
+/// Throws OutOfMemory or std::system_error where the backing does.
+std::unique_ptr<FrameStore> raw_store(std::size_t capacity, std::size_t frame_nbytes,
+                                      std::unique_ptr<Backing> backing);
 
 }  // namespace fastdqn

@@ -14,6 +14,9 @@ namespace {
 // Dozens of batches of usual sizes; one larger than this is asked of the system every time.
 constexpr std::size_t kPooledNbytes = std::size_t{64} << 20;
 
+// What is known of each frame, apart from the frame itself.
+constexpr std::size_t kKnownNbytes = sizeof(SlotRecord) + sizeof(Slot);
+
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most) {
     throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) +
@@ -30,6 +33,11 @@ std::vector<SlotRecord> new_records(std::size_t capacity) try {
                     " frames");
 }
 
+std::unique_ptr<FrameStore> new_store(const ReplayConfig& config) {
+  return raw_store(static_cast<std::size_t>(config.capacity), config.frame.nbytes(),
+                   anonymous_backing());
+}
+
 std::vector<double> powers(double base, std::int64_t highest) {
   std::vector<double> result;
   result.reserve(static_cast<std::size_t>(highest) + 1);
@@ -39,12 +47,27 @@ std::vector<double> powers(double base, std::int64_t highest) {
   return result;
 }
 
+/// Blocks long enough that few of their stacks and windows reach out of them.
+constexpr std::size_t kUsualBlockFramesPerEnv = 256;
+
+/// With least_block, a step of all environments finds its stacks and windows stored: it stores two
+/// frames of each environment whose episode it ends, the last and the first of the next.
+WriteOrder new_order(const ReplayConfig& config) {
+  const auto envs = static_cast<std::size_t>(config.num_envs);
+  const auto window = static_cast<std::size_t>(config.stack + config.n_step);
+  return WriteOrder(config.eviction,
+                    {.capacity = static_cast<std::size_t>(config.capacity),
+                     .least_block = 2 * envs * window,
+                     .usual_block = envs * kUsualBlockFramesPerEnv},
+                    config.seed);
+}
+
 std::uint16_t one_older(std::uint16_t age) noexcept {
   return age == std::numeric_limits<std::uint16_t>::max() ? age
                                                           : static_cast<std::uint16_t>(age + 1);
 }
 
-void prefetch(const void* address) noexcept {
+void prefetch_line(const void* address) noexcept {
 #if defined(__GNUC__)
   __builtin_prefetch(address);
 #else
@@ -90,9 +113,10 @@ ReplayMemory::ReplayMemory(ReplayConfig config)
     : config_(checked_config(std::move(config))),
       pool_(std::make_shared<BufferPool>(kPooledNbytes)),
       discount_powers_(powers(config_.discount, config_.n_step)),
-      store_(capacity(), config_.frame.nbytes()),
+      store_(new_store(config_)),
       records_(new_records(capacity())),
       envs_(static_cast<std::size_t>(config_.num_envs)),
+      order_(new_order(config_)),
       rng_(config_.seed) {
   drawable_.reserve(capacity());
 }
@@ -122,6 +146,7 @@ void ReplayMemory::check_named_once(std::span<const std::int64_t> envs) {
 void ReplayMemory::begin(std::span<const std::int64_t> envs, FrameRows frames) {
   const std::lock_guard lock(mutex_);
   check_named_once(envs);
+  store_->reserve(envs);
   for (std::size_t row = 0; row < envs.size(); ++row) {
     const auto number = static_cast<std::uint32_t>(envs[row]);
     Env& env = envs_[number];
@@ -156,6 +181,7 @@ void ReplayMemory::append(const StepRows& steps) {
         (phase == Phase::kEnded ? ": its episode has ended" : ": no episode was begun") +
         "; call begin before append");
   }
+  store_->reserve(steps.envs);
   for (std::size_t row = 0; row < steps.envs.size(); ++row) append_row(steps, row);
 }
 
@@ -185,14 +211,10 @@ void ReplayMemory::append_row(const StepRows& steps, std::size_t row) {
 
 /// Takes the next slot of the ring for a frame of `env`, linked to nothing.
 Slot ReplayMemory::store_frame(std::uint32_t env, std::uint16_t age, const std::byte* frame) {
-  const Slot slot = head_;
-  if (num_frames_ == capacity()) {
-    evict(slot);
-  } else {
-    ++num_frames_;
-  }
-  head_ = slot + 1 == capacity() ? 0 : slot + 1;
-  store_.write(slot, frame);
+  const Slot slot = order_.head();
+  if (slot < stored()) evict(slot);
+  order_.advance();
+  store_->write(slot, env, frame);
   records_[slot].env = env;
   records_[slot].age = age;
   return slot;
@@ -231,6 +253,7 @@ void ReplayMemory::evict(Slot slot) {
   if (record.previous != kNoSlot) records_[record.previous].next = kNoSlot;
   if (envs_[record.env].newest == slot) envs_[record.env].newest = kNoSlot;
   records_[slot] = SlotRecord{};
+  store_->release(slot);
 }
 
 void ReplayMemory::add_drawable(Slot slot) {
@@ -288,11 +311,12 @@ void ReplayMemory::stacks_into(std::span<const std::int64_t> envs,
       fail(number, ": frames of its current stack were overwritten by other environments");
     }
   }
+  const auto scratch = scratch_for(target.layout);
   std::array<Slot, kMaxStack> slots;
   for (std::size_t row = 0; row < envs.size(); ++row) {
     resolve_stack(records_.data(), env_at(envs[row]).newest, stack(), config_.padding,
                   slots.data());
-    write_stack(store_, config_.frame, slots.data(), stack(), target, row);
+    write_stack(*store_, config_.frame, slots.data(), stack(), target, row, scratch.get());
   }
 }
 
@@ -324,16 +348,21 @@ void ReplayMemory::check_target(const BatchTarget& target) const {
   }
 }
 
-ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
-  check_target(target);
-  Drawn drawn(*this, target);
+/// With the lock held. Each draw asks for the record that is read next.
+void ReplayMemory::draw_slots(std::span<Slot> slots) {
   if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
   const auto choices = static_cast<std::uint32_t>(drawable_.size());
   const std::lock_guard rng_lock(rng_mutex_);
-  for (Slot& slot : drawn.slots_) {
+  for (Slot& slot : slots) {
     slot = drawable_[rng_.below(choices)];
-    prefetch(&records_[slot]);
+    prefetch_line(&records_[slot]);
   }
+}
+
+ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
+  check_target(target);
+  Drawn drawn(*this, target);
+  draw_slots(drawn.slots_);
   return drawn;
 }
 
@@ -342,6 +371,52 @@ void ReplayMemory::Drawn::gather(std::size_t first, std::size_t count) const {
 }
 
 void ReplayMemory::sample_into(const BatchTarget& target) { draw(target).gather(0, target.rows); }
+
+void ReplayMemory::sample_slots_into(const SlotBatchTarget& target) {
+  std::vector<Slot> slots(target.rows);
+  const std::shared_lock lock(mutex_);
+  draw_slots(slots);
+  const auto write = [this](const Slot* frames, std::int64_t* out) {
+    for (std::size_t k = 0; k < stack(); ++k) {
+      out[k] = frames[k] == kNoSlot ? config_.capacity : static_cast<std::int64_t>(frames[k]);
+    }
+  };
+  Window window;
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    look_up(slots[row], window);
+    target.indices[row] = static_cast<std::int64_t>(slots[row]);
+    target.actions[row] = window.action;
+    target.rewards[row] = window.reward;
+    target.discounts[row] = window.discount;
+    const Slot* frames = window.frames.data();
+    write(frames, target.state_slots + row * stack());
+    write(window.one_step ? frames + 1 : window.later_frames.data(),
+          target.next_state_slots + row * stack());
+  }
+}
+
+void ReplayMemory::newest_slots_into(std::span<const std::int64_t> envs,
+                                     std::int64_t* target) const {
+  const std::shared_lock lock(mutex_);
+  for (std::size_t row = 0; row < envs.size(); ++row) {
+    const Slot newest = env_at(envs[row]).newest;
+    target[row] = newest == kNoSlot ? -1 : static_cast<std::int64_t>(newest);
+  }
+}
+
+void ReplayMemory::frames_into(std::span<const std::int64_t> slots,
+                               const StackTarget& target) const {
+  const std::shared_lock lock(mutex_);
+  for (const std::int64_t slot : slots) {
+    if (slot >= 0 && static_cast<std::size_t>(slot) < stored()) continue;
+    throw std::out_of_range("slot " + std::to_string(slot) + " holds no frame; expected 0 to " +
+                            std::to_string(static_cast<std::int64_t>(stored()) - 1));
+  }
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    const auto slot = static_cast<Slot>(slots[row]);
+    store_->read(&slot, 1, target.row(row), 0);  // a stack of one is the same in both layouts
+  }
+}
 
 void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
                                const BatchTarget& target) const {
@@ -362,6 +437,12 @@ void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
     }
   }
   gather_rows(slots, target);
+}
+
+/// Room for the frames of one row, where reading in that layout needs it.
+BufferPool::Buffer ReplayMemory::scratch_for(StackLayout layout) const {
+  if (layout == StackLayout::kPlanar || !store_->needs_scratch()) return {};
+  return pool_->acquire((stack() + 1) * config_.frame.nbytes());
 }
 
 Batch ReplayMemory::new_batch(std::size_t rows, StackLayout layout) const {
@@ -406,38 +487,52 @@ void ReplayMemory::look_up(Slot slot, Window& window) const noexcept {
   }
 }
 
-/// Copies the transitions at `slots`, all of which can be drawn. The next row is looked up, and
-/// its first bytes asked for, while one is copied.
-void ReplayMemory::gather_rows(std::span<const Slot> slots,
-                               const BatchTarget& target) const noexcept {
+void ReplayMemory::prefetch_early(const Window& window) const noexcept {
+  store_->prefetch_early(window.frames.data(), stack() + (window.one_step ? 1 : 0));
+  if (!window.one_step) store_->prefetch_early(window.later_frames.data(), stack());
+}
+
+void ReplayMemory::prefetch(const Window& window) const noexcept {
+  store_->prefetch(window.frames.data(), stack() + (window.one_step ? 1 : 0));
+  if (!window.one_step) store_->prefetch(window.later_frames.data(), stack());
+}
+
+/// Copies the transitions at `slots`, all of which can be drawn. The rows behind are looked up, and
+/// their bytes asked for, while one is copied.
+void ReplayMemory::gather_rows(std::span<const Slot> slots, const BatchTarget& target) const {
+  constexpr std::size_t kAhead = 2;  // rows
   const FrameGeometry& frame = config_.frame;
   const StackTarget& states = target.states;
   const StackTarget& next_states = target.next_states;
   const bool one_run = shares_frames(target);
   const bool interleaved = states.layout == StackLayout::kChannelsLast &&
                            next_states.layout == StackLayout::kChannelsLast;
-  std::array<Window, 2> windows;
-  if (!slots.empty()) look_up(slots[0], windows[0]);
-  for (std::size_t row = 0; row < slots.size(); ++row) {
-    const Window& window = windows[row % 2];
-    if (row + 1 < slots.size()) {
-      Window& upcoming = windows[(row + 1) % 2];
-      look_up(slots[row + 1], upcoming);
-      store_.prefetch(upcoming.frames[0]);
+  const auto buffer = scratch_for(std::max(states.layout, next_states.layout));
+  std::byte* const scratch = buffer.get();
+  std::array<Window, kAhead + 1> windows;
+  for (std::size_t turn = 0; turn < slots.size() + kAhead; ++turn) {
+    if (turn < slots.size()) {
+      Window& window = windows[turn % windows.size()];
+      look_up(slots[turn], window);
+      prefetch_early(window);
     }
+    if (turn > 0 && turn - 1 < slots.size()) prefetch(windows[(turn - 1) % windows.size()]);
+    if (turn < kAhead) continue;
+    const std::size_t row = turn - kAhead;
+    const Window& window = windows[row % windows.size()];
     target.indices[row] = static_cast<std::int64_t>(slots[row]);
     target.actions[row] = window.action;
     target.rewards[row] = window.reward;
     target.discounts[row] = window.discount;
     const Slot* frames = window.frames.data();
     if (one_run) {
-      write_stack(store_, frame, frames, stack() + 1, states, row);
+      write_stack(*store_, frame, frames, stack() + 1, states, row, scratch);
     } else if (interleaved && window.one_step) {
-      write_adjoining_stacks(store_, frame, frames, stack(), states, next_states, row);
+      write_adjoining_stacks(*store_, frame, frames, stack(), states, next_states, row, scratch);
     } else {
-      write_stack(store_, frame, frames, stack(), states, row);
-      write_stack(store_, frame, window.one_step ? frames + 1 : window.later_frames.data(),
-                  stack(), next_states, row);
+      write_stack(*store_, frame, frames, stack(), states, row, scratch);
+      write_stack(*store_, frame, window.one_step ? frames + 1 : window.later_frames.data(),
+                  stack(), next_states, row, scratch);
     }
   }
 }
@@ -446,7 +541,7 @@ std::vector<std::int64_t> ReplayMemory::valid_indices() const {
   std::vector<std::int64_t> indices;
   const std::shared_lock lock(mutex_);
   indices.reserve(drawable_.size());
-  for (std::size_t slot = 0; slot < num_frames_; ++slot) {
+  for (std::size_t slot = 0; slot < stored(); ++slot) {
     if (records_[slot].position != kNoSlot) indices.push_back(static_cast<std::int64_t>(slot));
   }
   return indices;
@@ -459,12 +554,38 @@ std::size_t ReplayMemory::num_drawable() const {
 
 std::size_t ReplayMemory::num_frames() const {
   const std::shared_lock lock(mutex_);
-  return num_frames_;
+  return stored();
+}
+
+std::vector<std::uint64_t> ReplayMemory::age_quantiles(std::span<const double> fractions) const {
+  for (const double fraction : fractions) {
+    if (!(fraction >= 0.0 && fraction <= 1.0)) {
+      throw std::invalid_argument("a fraction is " + std::to_string(fraction) +
+                                  "; expected 0 to 1");
+    }
+  }
+  std::vector<std::uint64_t> ages(fractions.size());
+  const std::shared_lock lock(mutex_);
+  if (stored() == 0) throw std::invalid_argument("no frame is stored, so none has an age");
+  order_.age_quantiles_into(fractions, ages.data());
+  return ages;
 }
 
 std::size_t ReplayMemory::nbytes() const noexcept {
-  return store_.nbytes() + capacity() * (sizeof(SlotRecord) + sizeof(Slot)) +
-         envs_.size() * sizeof(Env);
+  return store_->nbytes() + capacity() * kKnownNbytes + envs_.size() * sizeof(Env) +
+         order_.nbytes();
+}
+
+std::size_t ReplayMemory::nbytes_now() const {
+  const std::shared_lock lock(mutex_);
+  return store_->nbytes_now(stored()) + stored() * kKnownNbytes + envs_.size() * sizeof(Env) +
+         order_.nbytes();
+}
+
+double ReplayMemory::frame_nbytes_mean() const {
+  const std::shared_lock lock(mutex_);
+  if (stored() == 0) return 0.0;
+  return static_cast<double>(store_->nbytes_now(stored())) / static_cast<double>(stored());
 }
 
 std::string ReplayMemory::why_nothing_can_be_drawn() const {
@@ -472,7 +593,7 @@ std::string ReplayMemory::why_nothing_can_be_drawn() const {
   std::size_t padded = 0;
   std::size_t overwritten = 0;
   std::size_t incomplete = 0;
-  for (Slot slot = 0; slot < num_frames_; ++slot) {
+  for (Slot slot = 0; slot < stored(); ++slot) {
     if (!records_[slot].has_action()) {
       ++without_action;
     } else if (!stack_can_be_read(slot)) {
@@ -493,7 +614,7 @@ std::string ReplayMemory::why_nothing_can_be_drawn() const {
   add(padded, "whose stack would need padding (padding=\"reject\")");
   add(incomplete, "whose window of " + std::to_string(config_.n_step) + " steps is not complete");
   if (reasons.empty()) reasons = "nothing was stored yet; call begin, then append";
-  return "0 of " + std::to_string(num_frames_) + " stored frames can be drawn: " + reasons;
+  return "0 of " + std::to_string(stored()) + " stored frames can be drawn: " + reasons;
 }
 
 // -- checking ---------------------------------------------------------------------------------
@@ -508,20 +629,18 @@ namespace {
 
 void ReplayMemory::check_invariants() const {
   const std::shared_lock lock(mutex_);
-  if (num_frames_ > capacity() || head_ >= capacity() ||
-      (num_frames_ < capacity() && head_ != num_frames_)) {
-    fail("slot", head_, "the head of the ring does not follow the frames stored");
-  }
-  for (std::size_t slot = 0; slot < num_frames_; ++slot) check_links(static_cast<Slot>(slot));
+  order_.check();
+  for (std::size_t slot = 0; slot < stored(); ++slot) check_links(static_cast<Slot>(slot));
   check_envs();
-  if (drawable_.size() > num_frames_) fail("slot", num_frames_, "more are listed than stored");
+  store_->check_invariants(stored());
+  if (drawable_.size() > stored()) fail("slot", stored(), "more are listed than stored");
   for (std::size_t position = 0; position < drawable_.size(); ++position) {
     const Slot slot = drawable_[position];
-    if (slot >= num_frames_ || records_[slot].position != position) {
+    if (slot >= stored() || records_[slot].position != position) {
       fail("slot", slot, "it is not where the list of what can be drawn has it");
     }
   }
-  for (std::size_t number = 0; number < num_frames_; ++number) {
+  for (std::size_t number = 0; number < stored(); ++number) {
     const auto slot = static_cast<Slot>(number);
     const bool listed = records_[slot].position != kNoSlot;
     if (listed && (records_[slot].position >= drawable_.size() ||
@@ -546,7 +665,7 @@ void ReplayMemory::check_links(Slot slot) const {
     fail("slot", slot, "its environment does not exist");
   }
   if (record.previous != kNoSlot) {
-    if (record.previous >= num_frames_ || records_[record.previous].next != slot) {
+    if (record.previous >= stored() || records_[record.previous].next != slot) {
       fail("slot", slot, "the frame before does not lead to it");
     }
     const SlotRecord& previous = records_[record.previous];
@@ -555,7 +674,7 @@ void ReplayMemory::check_links(Slot slot) const {
     }
   }
   if (record.next != kNoSlot) {
-    if (record.next >= num_frames_ || records_[record.next].previous != slot) {
+    if (record.next >= stored() || records_[record.next].previous != slot) {
       fail("slot", slot, "the frame after does not lead back to it");
     }
     if (!record.has_action()) fail("slot", slot, "a frame follows without an action");
@@ -571,7 +690,7 @@ void ReplayMemory::check_envs() const {
     const Env& env = envs_[number];
     if (env.newest == kNoSlot) continue;
     if (env.phase == Phase::kNotBegun) fail("environment", number, "it has frames but no episode");
-    if (env.newest >= num_frames_) fail("environment", number, "its newest frame is not stored");
+    if (env.newest >= stored()) fail("environment", number, "its newest frame is not stored");
     const SlotRecord& newest = records_[env.newest];
     if (newest.env != number || newest.age != env.age || newest.next != kNoSlot ||
         newest.has_action()) {

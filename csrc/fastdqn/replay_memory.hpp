@@ -17,6 +17,7 @@
 #include "fastdqn/reward.hpp"
 #include "fastdqn/rng.hpp"
 #include "fastdqn/turnstile_mutex.hpp"
+#include "fastdqn/write_order.hpp"
 
 namespace fastdqn {
 
@@ -30,6 +31,8 @@ struct ReplayConfig {
   double discount;      // a step
   Padding padding;
   RewardClip reward_clip;
+  Storage storage;
+  Eviction eviction;
   std::uint64_t seed;
 };
 
@@ -58,7 +61,8 @@ struct StepRows {
   std::span<const std::uint8_t> life_lost;  // terminal for learning; the episode goes on
 };
 
-/// The last `capacity` frames of all environments in one ring, and the transitions between them.
+/// `capacity` frames of all environments in one ring, and the transitions between them: the last
+/// ones, or with Eviction::kRandom a random choice of blocks of older ones among them.
 ///
 /// One slot is one frame; stacks are built when they are read. The transition that starts at a
 /// frame can be drawn exactly when
@@ -129,14 +133,34 @@ class ReplayMemory {
   Batch sample(std::int64_t batch_size, StackLayout layout);
   Batch gather(std::span<const std::int64_t> indices, StackLayout layout) const;
 
+  /// Draws as sample_into does, from the same generator, but copies no frames: for whoever keeps
+  /// frames elsewhere as well.
+  void sample_slots_into(const SlotBatchTarget& target);
+
+  /// The slot of the newest frame of each of `envs`, -1 where it was overwritten.
+  void newest_slots_into(std::span<const std::int64_t> envs, std::int64_t* target) const;
+
+  /// The frames in `slots`, as stacks of one, into the rows of `target`.
+  void frames_into(std::span<const std::int64_t> slots, const StackTarget& target) const;
+
   /// Every index that can be drawn, ascending.
   std::vector<std::int64_t> valid_indices() const;
 
   std::size_t num_drawable() const;
   std::size_t num_frames() const;
 
-  /// All that is allocated for the capacity, in bytes, whether it has been written or not.
+  /// Ages of the stored frames; see WriteOrder. Throws std::invalid_argument for a fraction that is
+  /// none, or where nothing is stored.
+  std::vector<std::uint64_t> age_quantiles(std::span<const double> fractions) const;
+
+  /// What the full memory takes, in bytes, whatever the frames are.
   std::size_t nbytes() const noexcept;
+
+  /// What the frames that are stored now take, and what is known of them.
+  std::size_t nbytes_now() const;
+
+  /// What one of them takes by itself, in bytes; 0 where none is stored.
+  double frame_nbytes_mean() const;
 
   /// Compares the incremental structures with what the rules give from scratch, and all links
   /// with each other; std::logic_error names the first slot that is wrong. O(capacity).
@@ -175,6 +199,7 @@ class ReplayMemory {
   };
 
   std::size_t stack() const noexcept { return static_cast<std::size_t>(config_.stack); }
+  std::size_t stored() const noexcept { return order_.num_stored(); }  // in the first slots
   std::size_t capacity() const noexcept { return static_cast<std::size_t>(config_.capacity); }
   const Env& env_at(std::int64_t number) const;
   void check_named_once(std::span<const std::int64_t> envs);
@@ -191,12 +216,17 @@ class ReplayMemory {
   bool window_is_complete(Slot slot) const noexcept;
   bool can_be_drawn(Slot slot) const noexcept;
 
+  void draw_slots(std::span<Slot> slots);
   bool shares_frames(const BatchTarget& target) const noexcept;
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
   void look_up(Slot slot, Window& window) const noexcept;
-  void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const noexcept;
+  BufferPool::Buffer scratch_for(StackLayout layout) const;
+  void prefetch_early(const Window& window) const noexcept;
+  void prefetch(const Window& window) const noexcept;
+  void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const;
   Batch new_batch(std::size_t rows, StackLayout layout) const;
+  void load_frames(SnapshotReader& reader);
   void check_links(Slot slot) const;
   void check_envs() const;
 
@@ -205,12 +235,11 @@ class ReplayMemory {
   const std::vector<double> discount_powers_;  // discount^0 to discount^n_step
 
   mutable TurnstileMutex mutex_;  // shared to read what follows, exclusive to change it
-  FrameStore store_;
+  const std::unique_ptr<FrameStore> store_;
   std::vector<SlotRecord> records_;  // by slot
   std::vector<Slot> drawable_;       // in no order; each slot's record knows its position
   std::vector<Env> envs_;
-  Slot head_ = 0;  // where the next frame goes
-  std::size_t num_frames_ = 0;
+  WriteOrder order_;
   std::uint64_t calls_ = 0;  // of begin and append
 
   mutable std::mutex rng_mutex_;  // guards the generator; taken inside mutex_

@@ -15,9 +15,11 @@ namespace {
 constexpr const char* kConfigName = "config";
 constexpr const char* kStateName = "state";
 constexpr const char* kEnvsName = "envs";
+constexpr const char* kStartsName = "starts";
 constexpr const char* kRecordsName = "records";
 constexpr const char* kDrawableName = "drawable";
-constexpr const char* kFramesName = "frames";
+
+constexpr std::size_t kPieceNbytes = std::size_t{1} << 20;
 
 struct SavedConfig {
   std::int64_t capacity;
@@ -30,18 +32,20 @@ struct SavedConfig {
   std::uint8_t padding;
   std::uint8_t reward_clip;  // its place in kSavedRewardClips
   std::uint8_t dimensions;
-  std::array<std::uint8_t, 4> unused;
+  std::uint8_t storage;
+  std::uint8_t eviction;
+  std::array<std::uint8_t, 2> unused;
   std::array<std::int64_t, kMaxFrameDimensions> shape;
 };
 static_assert(sizeof(SavedConfig) == 120);
 
 struct SavedState {
-  std::uint64_t head;
-  std::uint64_t num_frames;
+  WriteOrder::State order;
   std::uint64_t num_drawable;
-  std::uint64_t rng_position;
+  std::uint64_t rng_position;  // of the sampling
 };
-static_assert(sizeof(SavedState) == 32);
+static_assert(sizeof(SavedState) == 48);
+static_assert(std::is_trivially_copyable_v<SavedState>);
 
 struct SavedEnv {
   Slot newest;
@@ -67,6 +71,8 @@ SavedConfig saved(const ReplayConfig& config) {
   const auto clip = std::find(kSavedRewardClips.begin(), kSavedRewardClips.end(),
                               config.reward_clip);
   out.reward_clip = static_cast<std::uint8_t>(clip - kSavedRewardClips.begin());
+  out.storage = static_cast<std::uint8_t>(config.storage);
+  out.eviction = static_cast<std::uint8_t>(config.eviction);
   out.dimensions = static_cast<std::uint8_t>(config.frame.shape.size());
   std::copy(config.frame.shape.begin(), config.frame.shape.end(), out.shape.begin());
   return out;
@@ -76,6 +82,8 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
   if (config.dtype >= kDTypes.size() ||
       config.padding > static_cast<std::uint8_t>(Padding::kReject) ||
       config.reward_clip >= kSavedRewardClips.size() ||
+      config.storage > static_cast<std::uint8_t>(Storage::kCompressed) ||
+      config.eviction > static_cast<std::uint8_t>(Eviction::kRandom) ||
       config.dimensions > kMaxFrameDimensions) {
     throw SnapshotError(path, "the settings have values that mean nothing");
   }
@@ -89,6 +97,8 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       .discount = config.discount,
       .padding = static_cast<Padding>(config.padding),
       .reward_clip = kSavedRewardClips[config.reward_clip],
+      .storage = static_cast<Storage>(config.storage),
+      .eviction = static_cast<Eviction>(config.eviction),
       .seed = config.seed,
   };
 }
@@ -113,21 +123,40 @@ void ReplayMemory::save(const std::string& path) const {
     envs.push_back({env.newest, env.age, static_cast<std::uint8_t>(env.phase), 0});
   }
   const SavedConfig config = saved(config_);
-  SavedState state{head_, num_frames_, drawable_.size(), 0};
+  SavedState state{order_.state(), drawable_.size(), 0};
   {
     const std::lock_guard rng_lock(rng_mutex_);
     state.rng_position = rng_.position();
   }
-  const std::span frames = store_.first(num_frames_);
+  const std::span starts = order_.starts();
 
   SnapshotWriter writer(path);
   writer.write_section(kConfigName, &config, sizeof(config));
   writer.write_section(kStateName, &state, sizeof(state));
   writer.write_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
-  writer.write_section(kRecordsName, records_.data(), num_frames_ * sizeof(SlotRecord));
+  writer.write_section(kStartsName, starts.data(), starts.size_bytes());
+  writer.write_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
-  writer.write_section(kFramesName, frames.data(), frames.size());
+  store_->save(writer, stored());
   writer.commit();
+}
+
+/// In pieces that are a small part of what the frames take.
+void ReplayMemory::load_frames(SnapshotReader& reader) {
+  const std::size_t nbytes = config_.frame.nbytes();
+  const std::size_t frames_a_piece = std::max<std::size_t>(1, kPieceNbytes / nbytes);
+  std::vector<std::byte> piece(std::min(frames_a_piece, stored()) * nbytes);
+  SnapshotReader::Stream stream = reader.stream(kRawFramesSection);
+  for (std::size_t slot = 0; slot < stored();) {
+    const std::size_t count = std::min(frames_a_piece, stored() - slot);
+    stream.read(piece.data(), count * nbytes);
+    for (std::size_t k = 0; k < count; ++k, ++slot) {
+      const std::int64_t env = records_[slot].env;
+      store_->reserve({&env, 1});
+      store_->write(static_cast<Slot>(slot), records_[slot].env, piece.data() + k * nbytes);
+    }
+  }
+  stream.finish();
 }
 
 std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
@@ -140,13 +169,13 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
     const ReplayConfig config = checked_config(restored(saved_config, path));
     require_items(reader, kEnvsName, static_cast<std::uint64_t>(config.num_envs),
                   sizeof(SavedEnv));
-    require_items(reader, kRecordsName, state.num_frames, sizeof(SlotRecord));
+    const std::uint64_t num_frames =
+        std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
+    require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
     require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    require_items(reader, kFramesName, state.num_frames, config.frame.nbytes());
-    const auto capacity = static_cast<std::uint64_t>(config.capacity);
-    if (state.num_frames > capacity || state.num_drawable > state.num_frames ||
-        state.head >= capacity) {
-      throw SnapshotError(path, "the counts of what is stored contradict the capacity");
+    require_items(reader, kRawFramesSection, num_frames, config.frame.nbytes());
+    if (state.num_drawable > num_frames) {
+      throw SnapshotError(path, "more can be drawn than is stored");
     }
 
     auto memory = std::make_unique<ReplayMemory>(config);
@@ -159,16 +188,17 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
       }
       memory->envs_[number] = {newest, age, static_cast<Phase>(phase), 0};
     }
-    memory->head_ = static_cast<Slot>(state.head);
-    memory->num_frames_ = static_cast<std::size_t>(state.num_frames);
+    require_items(reader, kStartsName, memory->order_.num_blocks(), sizeof(std::uint64_t));
+    std::vector<std::uint64_t> starts(memory->order_.num_blocks());
+    reader.read_section(kStartsName, starts.data(), starts.size() * sizeof(starts[0]));
+    memory->order_.restore(state.order, starts);
     memory->rng_ = CounterRng(config.seed, state.rng_position);
     memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
-    const std::span frames = memory->store_.first(memory->num_frames_);
     reader.read_section(kRecordsName, memory->records_.data(),
-                        memory->num_frames_ * sizeof(SlotRecord));
+                        memory->stored() * sizeof(SlotRecord));
     reader.read_section(kDrawableName, memory->drawable_.data(),
                         memory->drawable_.size() * sizeof(Slot));
-    reader.read_section(kFramesName, frames.data(), frames.size());
+    memory->load_frames(reader);
     memory->check_invariants();
     return memory;
   } catch (const std::logic_error& error) {

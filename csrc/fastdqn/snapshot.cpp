@@ -10,6 +10,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
@@ -139,21 +140,37 @@ SnapshotWriter::~SnapshotWriter() {
 }
 
 void SnapshotWriter::write_section(std::string_view name, const void* data, std::size_t nbytes) {
+  begin_section(name, nbytes);
+  write_piece(data, nbytes);
+  end_section();
+}
+
+void SnapshotWriter::begin_section(std::string_view name, std::size_t nbytes) {
   SectionHeader header{};
   name.copy(header.name.data(), kNameNbytes);
   header.nbytes_low = static_cast<std::uint32_t>(nbytes);
   header.nbytes_high = static_cast<std::uint32_t>(std::uint64_t{nbytes} >> 32);
   header.checksum = checksum(&header, offsetof(SectionHeader, checksum));
   write(&header, sizeof(header));
+  missing_nbytes_ = nbytes;
+  sum_ = 0;
+}
+
+void SnapshotWriter::write_piece(const void* data, std::size_t nbytes) {
+  if (nbytes > missing_nbytes_) throw std::logic_error("a section gets more than was announced");
+  missing_nbytes_ -= nbytes;
   const auto* bytes = static_cast<const std::byte*>(data);
-  std::uint32_t sum = 0;
   for (std::size_t done = 0; done < nbytes;) {
     const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
-    sum = checksum(bytes + done, chunk, sum);
+    sum_ = checksum(bytes + done, chunk, sum_);
     write(bytes + done, chunk);
     done += chunk;
   }
-  write(&sum, sizeof(sum));
+}
+
+void SnapshotWriter::end_section() {
+  if (missing_nbytes_ > 0) throw std::logic_error("a section gets less than was announced");
+  write(&sum_, sizeof(sum_));
 }
 
 void SnapshotWriter::commit() {
@@ -248,24 +265,52 @@ const SnapshotReader::Section& SnapshotReader::section(std::string_view name) co
   throw SnapshotError(path_, "section \"" + std::string(name) + "\" is missing");
 }
 
+bool SnapshotReader::has_section(std::string_view name) const noexcept {
+  return std::any_of(sections_.begin(), sections_.end(),
+                     [&](const Section& known) { return known.name == name; });
+}
+
 void SnapshotReader::read_section(std::string_view name, void* target, std::size_t nbytes) {
-  const Section& found = section(name);
-  if (found.nbytes != nbytes) {
-    throw SnapshotError(path_, "section \"" + found.name + "\" has " +
-                                   std::to_string(found.nbytes) + " bytes; expected " +
+  if (section_nbytes(name) != nbytes) {
+    throw SnapshotError(path_, "section \"" + std::string(name) + "\" has " +
+                                   std::to_string(section_nbytes(name)) + " bytes; expected " +
                                    std::to_string(nbytes));
   }
+  Stream whole = stream(name);
+  whole.read(target, nbytes);
+  whole.finish();
+}
+
+SnapshotReader::Stream::Stream(SnapshotReader& reader, std::string_view name)
+    : reader_(reader),
+      name_(name),
+      offset_(reader.section(name).offset),
+      nbytes_left_(reader.section(name).nbytes) {}
+
+void SnapshotReader::Stream::read(void* target, std::size_t nbytes) {
+  if (nbytes > nbytes_left_) {
+    throw SnapshotError(reader_.path(), "section \"" + name_ + "\" is too short for its contents");
+  }
   auto* bytes = static_cast<std::byte*>(target);
-  std::uint32_t sum = 0;
   for (std::size_t done = 0; done < nbytes;) {
     const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
-    read_at(found.offset + done, bytes + done, chunk);
-    sum = checksum(bytes + done, chunk, sum);
+    reader_.read_at(offset_, bytes + done, chunk);
+    sum_ = checksum(bytes + done, chunk, sum_);
+    offset_ += chunk;
     done += chunk;
   }
+  nbytes_left_ -= nbytes;
+}
+
+void SnapshotReader::Stream::finish() {
+  if (nbytes_left_ > 0) {
+    throw SnapshotError(reader_.path(), "section \"" + name_ + "\" is longer than its contents");
+  }
   std::uint32_t stored = 0;
-  read_at(found.offset + nbytes, &stored, sizeof(stored));
-  if (stored != sum) throw SnapshotError(path_, "section \"" + found.name + "\" is damaged");
+  reader_.read_at(offset_, &stored, sizeof(stored));
+  if (stored != sum_) {
+    throw SnapshotError(reader_.path(), "section \"" + name_ + "\" is damaged");
+  }
 }
 
 void SnapshotReader::read_at(std::uint64_t offset, void* target, std::size_t nbytes) {

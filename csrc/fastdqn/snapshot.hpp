@@ -56,6 +56,11 @@ class SnapshotWriter {
   /// `name` has at most 8 characters.
   void write_section(std::string_view name, const void* data, std::size_t nbytes);
 
+  /// The same in pieces: `nbytes` is what they have together, which end_section insists on.
+  void begin_section(std::string_view name, std::size_t nbytes);
+  void write_piece(const void* data, std::size_t nbytes);
+  void end_section();
+
   /// Ends the snapshot and puts it in place. Without it, nothing is left of the attempt.
   void commit();
 
@@ -65,6 +70,8 @@ class SnapshotWriter {
   std::string path_;
   std::string partial_path_;
   File file_;
+  std::size_t missing_nbytes_ = 0;  // of the section that was begun
+  std::uint32_t sum_ = 0;           // of its pieces
   bool committed_ = false;
 };
 
@@ -80,8 +87,32 @@ class SnapshotReader {
 
   std::size_t section_nbytes(std::string_view name) const { return section(name).nbytes; }
 
+  bool has_section(std::string_view name) const noexcept;
+
   /// Fills `target` with a section that must have exactly `nbytes`.
   void read_section(std::string_view name, void* target, std::size_t nbytes);
+
+  /// A section from beginning to end. What is read is checked only by finish: until then it may be
+  /// anything.
+  class Stream {
+   public:
+    std::size_t nbytes_left() const noexcept { return nbytes_left_; }
+    void read(void* target, std::size_t nbytes);
+
+    /// Throws SnapshotError where something is left or the section is damaged.
+    void finish();
+
+   private:
+    friend class SnapshotReader;
+    Stream(SnapshotReader& reader, std::string_view name);
+
+    SnapshotReader& reader_;
+    const std::string name_;
+    std::uint64_t offset_;
+    std::size_t nbytes_left_;
+    std::uint32_t sum_ = 0;
+  };
+  Stream stream(std::string_view name) { return {*this, name}; }
 
  private:
   struct Section {

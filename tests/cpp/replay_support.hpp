@@ -19,6 +19,8 @@ inline ReplayConfig small_config() {
           .discount = 0.5,
           .padding = Padding::kZero,
           .reward_clip = RewardClip::kNone,
+          .storage = Storage::kRaw,
+          .eviction = Eviction::kFifo,
           .seed = 1};
 }
 

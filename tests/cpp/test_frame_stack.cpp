@@ -72,21 +72,26 @@ void layouts_hold_the_same_elements(DType dtype, std::size_t elements, std::size
   const FrameGeometry frame{{static_cast<std::int64_t>(elements)}, dtype};
   const std::size_t size = info(dtype).size;
   const std::size_t nbytes = frame.nbytes();
-  FrameStore store(stack + 2, nbytes);
+  const auto store = raw_store(stack + 2, nbytes, anonymous_backing());
   std::vector<std::byte> pixels(nbytes);
+  std::vector<std::vector<std::byte>> written;
   for (Slot slot = 0; slot < stack + 2; ++slot) {
     for (std::size_t i = 0; i < nbytes; ++i) pixels[i] = noise(slot, i);
-    store.write(slot, pixels.data());
+    store->write(slot, 0, pixels.data());
+    written.push_back(pixels);
   }
   std::vector<Slot> slots(stack + 1);
   for (std::size_t k = 0; k <= stack; ++k) slots[k] = static_cast<Slot>((k * 5 + 1) % (stack + 2));
   if (stack > 1) slots[0] = kNoSlot;
 
+  const std::vector<std::byte> zeros(nbytes);
+  std::vector<std::byte> scratch((stack + 1) * nbytes);
   const auto check_row = [&](const std::byte* row, const Slot* expected, StackLayout layout) {
     for (std::size_t k = 0; k < stack; ++k) {
       for (std::size_t i = 0; i < elements; ++i) {
+        const auto& frame_k = expected[k] == kNoSlot ? zeros : written[expected[k]];
         CHECK(std::memcmp(row + place(layout, stack, elements, k, i) * size,
-                          store.frame(expected[k]) + i * size, size) == 0);
+                          frame_k.data() + i * size, size) == 0);
       }
     }
   };
@@ -96,13 +101,14 @@ void layouts_hold_the_same_elements(DType dtype, std::size_t elements, std::size
     std::vector<std::byte> other = one;
     const StackTarget first = contiguous_target(one.data(), frame, stack, layout);
     const StackTarget second = contiguous_target(other.data(), frame, stack, layout);
-    write_stack(store, frame, slots.data(), stack, first, kRow);
+    write_stack(*store, frame, slots.data(), stack, first, kRow, scratch.data());
     check_row(first.row(kRow), slots.data(), layout);
     CHECK(std::count(one.begin(), one.begin() + first.row_stride, std::byte{77}) ==
           first.row_stride);
     if (layout == StackLayout::kPlanar) continue;
     one.assign(one.size(), std::byte{77});
-    write_adjoining_stacks(store, frame, slots.data(), stack, first, second, kRow);
+    write_adjoining_stacks(*store, frame, slots.data(), stack, first, second, kRow,
+                           scratch.data());
     check_row(first.row(kRow), slots.data(), layout);
     check_row(second.row(kRow), slots.data() + 1, layout);
   }

@@ -1,4 +1,4 @@
-// The raw frame store: frames stay apart, absent ones are zeros, and refusals name the bytes.
+// Frame stores: frames stay apart, absent ones are zeros, and refusals name the bytes.
 
 #include "check.hpp"
 #include "fastdqn/frame_store.hpp"
@@ -8,57 +8,54 @@
 
 namespace {
 
-using fastdqn::FrameStore;
-using fastdqn::kNoSlot;
-using fastdqn::Slot;
+using namespace fastdqn;
+using Bytes = std::vector<std::byte>;
 
-std::vector<std::byte> filled(std::size_t nbytes, std::size_t value) {
-  return std::vector<std::byte>(nbytes, static_cast<std::byte>(value));
+Bytes filled(std::size_t nbytes, std::size_t value) {
+  return Bytes(nbytes, static_cast<std::byte>(value));
+}
+
+Bytes read(const FrameStore& store, Slot slot) {
+  Bytes frame = filled(store.frame_nbytes(), 99);
+  store.read(&slot, 1, frame.data(), 0);
+  Bytes scratch = filled(store.frame_nbytes(), 98);
+  const std::byte* found = nullptr;
+  store.find(&slot, 1, scratch.data(), &found);
+  CHECK(std::memcmp(found, frame.data(), frame.size()) == 0);
+  return frame;
 }
 
 void frames_stay_apart() {
   for (const std::size_t nbytes : {1U, 7U, 64U, 7056U}) {
     constexpr Slot kCapacity = 9;
-    FrameStore store(kCapacity, nbytes);
-    CHECK(store.nbytes() <= (kCapacity + 1) * nbytes);
+    const auto store = raw_store(kCapacity, nbytes, anonymous_backing());
+    CHECK(store->nbytes() == kCapacity * nbytes);
     for (Slot slot = 0; slot < kCapacity; ++slot) {
-      CHECK(std::memcmp(store.frame(slot), filled(nbytes, 0).data(), nbytes) == 0);
-      store.write(slot, filled(nbytes, slot + 1).data());
+      store->write(slot, 0, filled(nbytes, slot + 1).data());
     }
-    store.write(4, filled(nbytes, 200).data());
+    store->release(4);
+    store->write(4, 0, filled(nbytes, 200).data());
     for (Slot slot = 0; slot < kCapacity; ++slot) {
-      std::vector<std::byte> read = filled(nbytes, 99);
-      store.read_into(slot, read.data());
-      CHECK(read == filled(nbytes, slot == 4 ? 200 : slot + 1));
-      CHECK(std::memcmp(store.frame(slot), read.data(), nbytes) == 0);
-      store.prefetch(slot);
+      store->prefetch_early(&slot, 1);
+      store->prefetch(&slot, 1);
+      CHECK(read(*store, slot) == filled(nbytes, slot == 4 ? 200 : slot + 1));
     }
+    CHECK(store->nbytes_now(kCapacity) == store->nbytes());
   }
 }
 
 void absent_frames_are_zeros() {
-  FrameStore store(2, 5);
-  store.write(0, filled(5, 1).data());
-  store.write(1, filled(5, 2).data());
-  std::vector<std::byte> read = filled(5, 99);
-  store.read_into(kNoSlot, read.data());
-  CHECK(read == filled(5, 0));
-  CHECK(std::memcmp(store.frame(kNoSlot), read.data(), 5) == 0);
-  store.prefetch(kNoSlot);
-}
-
-void first_frames_as_they_lie() {
-  FrameStore store(3, 2);
-  store.write(0, filled(2, 1).data());
-  store.write(1, filled(2, 2).data());
-  CHECK(store.first(2).size() == 4);
-  CHECK(store.first(2)[1] == std::byte{1});
-  CHECK(store.first(2)[2] == std::byte{2});
+  const auto store = raw_store(2, 5, anonymous_backing());
+  store->write(0, 0, filled(5, 1).data());
+  store->write(1, 0, filled(5, 2).data());
+  store->prefetch(&kNoSlot, 1);
+  CHECK(read(*store, kNoSlot) == filled(5, 0));
 }
 
 void refusals_name_the_bytes() {
-  CHECK_THROWS(FrameStore(std::size_t{1} << 45, 16), fastdqn::OutOfMemory, "562949953421328 bytes");
-  CHECK_THROWS(FrameStore(std::size_t{1} << 62, 16), fastdqn::OutOfMemory,
+  CHECK_THROWS(raw_store(std::size_t{1} << 45, 16, anonymous_backing()), OutOfMemory,
+               "562949953421312 bytes");
+  CHECK_THROWS(raw_store(std::size_t{1} << 62, 16, anonymous_backing()), OutOfMemory,
                "4611686018427387904 frames of 16 bytes");
 }
 
@@ -67,6 +64,5 @@ void refusals_name_the_bytes() {
 int main() {
   frames_stay_apart();
   absent_frames_are_zeros();
-  first_frames_as_they_lie();
   refusals_name_the_bytes();
 }

@@ -53,8 +53,14 @@ std::vector<Row> sampled(ReplayMemory& memory) {
 void a_loaded_memory_continues() {
   const TemporaryFolder folder;
   const std::string path = folder / "memory";
-  for (const std::int64_t capacity : {15, 29, 500}) {
-    ReplayMemory memory(three_envs(capacity));
+  for (const auto& [capacity, eviction] :
+       {std::pair{15, Eviction::kFifo}, std::pair{29, Eviction::kFifo},
+        std::pair{500, Eviction::kFifo}, std::pair{15, Eviction::kRandom},
+        std::pair{61, Eviction::kRandom}, std::pair{90, Eviction::kRandom}}) {
+    ReplayConfig config = three_envs(capacity);
+    config.stack = 1;
+    config.eviction = eviction;
+    ReplayMemory memory(config);
     play(memory, 0, 100);
     (void)sampled(memory);
     memory.save(path);
@@ -82,6 +88,7 @@ void all_settings_come_back() {
                                 .discount = 0.97,
                                 .padding = padding,
                                 .reward_clip = clip,
+                                .eviction = Eviction::kRandom,
                                 .seed = ~std::uint64_t{0}};
       const ReplayMemory memory(config);
       memory.save(folder / "memory");
@@ -91,6 +98,7 @@ void all_settings_come_back() {
       CHECK(loaded.stack == config.stack && loaded.n_step == config.n_step);
       CHECK(loaded.discount == config.discount && loaded.padding == config.padding);
       CHECK(loaded.reward_clip == config.reward_clip && loaded.seed == config.seed);
+      CHECK(loaded.eviction == config.eviction);
     }
   }
 }
@@ -134,7 +142,8 @@ class Forgery {
   }
 
  private:
-  static constexpr std::array kNames{"config", "state", "envs", "records", "drawable", "frames"};
+  static constexpr std::array kNames{"config", "state", "envs",     "starts",
+                                     "records", "drawable", "frames"};
   std::string path_;
   std::map<std::string, std::string> sections_;
 };
@@ -157,19 +166,24 @@ void contradictions_are_refused() {
   forged().put("config", 16, std::int64_t{0}).refused("stack is 0");
   forged().put("config", 24, huge).refused("n_step is 1152921504606846976");
   forged().put("config", 32, -1.0).refused("discount is -1");
-  for (const std::size_t byte : {48U, 49U, 50U, 51U}) {
+  for (const std::size_t byte : {48U, 49U, 50U, 51U, 52U}) {
     forged().put("config", byte, std::uint8_t{200}).refused("settings have values that mean");
   }
   forged().put("config", 51, std::uint8_t{1}).refused("frame_shape is (0,)");
-  forged().put("state", 8, huge).refused("section \"records\" has 1120 bytes; expected 1152921504");
-  forged().put("state", 16, huge).refused("section \"drawable\" has");
-  forged().put("state", 0, std::uint64_t{40}).refused("contradict the capacity");
-  forged().put("config", 0, std::int64_t{39}).refused("contradict the capacity");
-  forged().put("config", 0, std::int64_t{41}).refused("the head of the ring");
+  forged().put("state", 0, std::uint64_t{39}).refused("section \"records\" has 1120 bytes; expected 39");
+  forged().put("state", 0, ~std::uint64_t{0}).refused("more was written than can be counted");
+  forged().put("state", 0, std::uint64_t{61}).refused("the head of the ring does not follow");
+  forged().put("state", 16, std::uint64_t{5}).refused("the blocks ");
+  forged().put("state", 24, std::uint64_t{40}).refused("the slot to be written does not exist");
+  forged().put("state", 32, huge).refused("section \"drawable\" has");
+  forged().put("config", 0, std::int64_t{39}).refused("section \"records\" has 1120 bytes");
+  forged().put("config", 0, std::int64_t{41}).refused("section \"records\" has 1120 bytes");
+  forged().put("starts", 0, std::uint64_t{41}).refused("the blocks of frames were not written one");
+  forged().cut("starts", 8).refused("section \"starts\" has");
   forged().put("config", 8, std::int64_t{2}).refused("section \"envs\" has 24 bytes; expected 2");
   forged().cut("frames", 4).refused("section \"frames\" has 156 bytes; expected 40 times 4");
   forged().cut("records", 1).refused("section \"records\" has 1119 bytes; expected 40 times 28");
-  forged().cut("state", 8).refused("section \"state\" has 24 bytes; expected 32");
+  forged().cut("state", 8).refused("section \"state\" has 40 bytes; expected 48");
 
   forged().put("envs", 6, std::uint8_t{3}).refused("a phase that means nothing");
   forged().put("envs", 6, std::uint8_t{0}).refused("environment 0: it has frames but no episode");
@@ -220,7 +234,7 @@ void contradictions_are_refused() {
     }
   }
   shorter.cut("drawable", 4)
-      .put("state", 16, listed - 1)
+      .put("state", 32, listed - 1)
       .put("records", last * kRecord + kPosition, kNoSlot)
       .refused("it can be drawn but is not listed");
   Forgery wrong(folder);
