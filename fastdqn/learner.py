@@ -31,30 +31,24 @@ class Metrics(NamedTuple):
 
 
 class MetricMeans:
-    """Means of metrics over many updates, read back to the host once."""
+    """Means of metrics over many updates, read back to the host once.
 
-    def __init__(self) -> None:
-        self._sum: Metrics | None = None
-        self._count = 0
+    They are summed up on the device, always in the same memory: a CUDA graph may do it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._one = torch.ones((), device=device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of metrics and of ones
 
     def add(self, metrics: Metrics) -> None:
         """Take one update into account."""
-        last = self._sum
-        self._sum = (
-            metrics
-            if last is None
-            else Metrics(last.loss + metrics.loss, last.mean_q + metrics.mean_q)
-        )
-        self._count += 1
+        self._sums.add_(torch.stack((metrics.loss, metrics.mean_q, self._one)))
 
     def read(self) -> tuple[float, float]:
         """Loss and mean value since the last call, NaN without an update. Waits for the device."""
-        total, count = self._sum, self._count
-        self._sum, self._count = None, 0
-        if total is None:
-            return float("nan"), float("nan")
-        loss, mean_q = (torch.stack(total) / count).tolist()
-        return loss, mean_q
+        loss, mean_q, count = self._sums.tolist()
+        self._sums.zero_()
+        return (loss / count, mean_q / count) if count else (float("nan"), float("nan"))
 
 
 def q_learning_errors(

@@ -43,11 +43,14 @@ def choose_threads(
 ) -> int:
     """One thread for each core that this process may use: two on a core share its arithmetic units,
     and threads beyond the share of time that a container has stop all others, who wait for them.
+
+    Never more than PyTorch has, which `OMP_NUM_THREADS` sets.
     """
+    threads = torch.get_num_threads()
     if not hasattr(os, "sched_getaffinity"):
-        return torch.get_num_threads()
+        return threads
     cores = {_siblings(cpus / f"cpu{cpu}", cpu) for cpu in os.sched_getaffinity(0)}
-    return max(1, int(min(len(cores), _time_share(group))))
+    return max(1, int(min(threads, len(cores), _time_share(group))))
 
 
 def _siblings(cpu: Path, number: int) -> str:

@@ -52,6 +52,7 @@ def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     return tmp_path
 
 
@@ -61,6 +62,8 @@ def test_one_thread_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 6})
     assert choose_threads(cpus, tmp_path) == 2
     assert choose_threads(tmp_path / "none", tmp_path) == 3  # no topology known
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert choose_threads(cpus, tmp_path) == 1  # OMP_NUM_THREADS=1
 
 
 @pytest.mark.parametrize(
