@@ -4,15 +4,17 @@
 //     bench_kernels KERNEL TIMES
 //
 // Everything but the calls is the same for any number of times, so that the difference of two runs
-// is the calls alone. Without arguments it lists the kernels.
+// is the calls alone. Without arguments it lists the kernels, each with
+// what one call is.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fastdqn/preprocess.hpp"
@@ -111,25 +113,55 @@ void run_sample(StackLayout layout, int times) {
   }
 }
 
-const std::map<std::string, std::function<void(int)>> kKernels{
-    {"apply_max", run_resize},
-    {"append", run_append},
-    {"sample_planar", [](int times) { run_sample(StackLayout::kPlanar, times); }},
-    {"sample_channels_last", [](int times) { run_sample(StackLayout::kChannelsLast, times); }},
+/// The indices of one batch, spread over what can be drawn.
+std::vector<std::int64_t> spread_indices(const ReplayMemory& memory) {
+  const std::vector<std::int64_t> valid = memory.valid_indices();
+  std::vector<std::int64_t> indices(kBatch);
+  for (std::size_t i = 0; i < kBatch; ++i) indices[i] = valid[i * valid.size() / kBatch];
+  return indices;
+}
+
+void run_gather(StackLayout layout, int times) {
+  Filled filled;
+  const std::vector<std::int64_t> indices = spread_indices(filled.memory());
+  for (int i = 0; i < times; ++i) {
+    const Batch batch = filled.memory().gather(indices, layout);
+  }
+}
+
+struct Kernel {
+  const char* name;
+  const char* call;
+  std::function<void(int)> run;
+};
+
+const std::vector<Kernel> kKernels{
+    {"apply_max", "the maximum of two screens, averaged to 84 x 84", run_resize},
+    {"append", "one step of one environment into a full memory", run_append},
+    {"gather_planar", "32 given transitions, stacks of 4",
+     [](int times) { run_gather(StackLayout::kPlanar, times); }},
+    {"gather_channels_last", "the same, channels last, as the trainer reads them",
+     [](int times) { run_gather(StackLayout::kChannelsLast, times); }},
+    {"sample_planar", "the same planar, and drawing them",
+     [](int times) { run_sample(StackLayout::kPlanar, times); }},
+    {"sample_channels_last", "the same channels last, and drawing them",
+     [](int times) { run_sample(StackLayout::kChannelsLast, times); }},
 };
 
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count == 1) {
-    for (const auto& [name, run] : kKernels) std::cout << name << '\n';
+    for (const Kernel& kernel : kKernels) std::cout << kernel.name << ": " << kernel.call << '\n';
     return EXIT_SUCCESS;
   }
-  const auto kernel = count == 3 ? kKernels.find(arguments[1]) : kKernels.end();
+  const auto kernel = std::find_if(kKernels.begin(), kKernels.end(), [&](const Kernel& candidate) {
+    return count == 3 && std::string_view(arguments[1]) == candidate.name;
+  });
   if (kernel == kKernels.end()) {
     std::cerr << "usage: bench_kernels [KERNEL TIMES]\n";
     return EXIT_FAILURE;
   }
-  kernel->second(std::stoi(arguments[2]));
+  kernel->run(std::stoi(arguments[2]));
   return EXIT_SUCCESS;
 }

@@ -1,12 +1,13 @@
 """How this project measures: contenders take turns in one process, after their answers agree.
 
-A contender does some work and says how much. A row lets contenders take turns, in alternating
+A contender does some work and says how much. Contenders of a match take turns, in alternating
 order, so that whatever slows the machine down slows all of them; a ratio is formed turn by turn
 and its median is given with its quartiles. The machine, the command and the unit stand beside every
-number. A row whose answer is wrong is never timed.
+number. A contender whose answer is wrong is never timed.
 
 It refuses to hide: a requirement that is missed is printed as missed, one whose contender could
-not run is printed as not measured, and a busy machine is named.
+not run is printed as not measured, a contender that could not run stays in the table with the
+reason, and a busy machine is named.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ import json
 import operator
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,15 +40,20 @@ __all__ = [
     "Requirement",
     "Row",
     "Spread",
+    "Turns",
     "WrongAnswer",
     "agree",
+    "as_json",
+    "cores",
     "huge_page_bytes",
     "machine",
-    "measure",
-    "one_core",
+    "match",
+    "number",
+    "on_cores",
     "print_machine",
     "print_requirements",
     "print_row",
+    "read_json",
     "repeat",
     "spread",
     "write_json",
@@ -56,6 +61,8 @@ __all__ = [
 
 
 OURS = "fastdqn"
+SCHEMA = 2
+Turn = Callable[[], float]
 
 
 class WrongAnswer(AssertionError):
@@ -74,12 +81,19 @@ class Effort:
 
     seconds: float
     """For the turns of one row."""
+    peer_seconds: float
+    """For those of one more match of a row, where not all its contenders fit in memory at once."""
     training_seconds: float
     """For those of whole training runs."""
     training_turn_steps: int
     """Agent steps of one such turn."""
+    processes: bool
+    """Whether other systems' environments are also put in processes of their own, which takes them
+    long to start."""
     capacities: tuple[int, ...]
     """Of the memories that are sampled from, in frames."""
+    peer_capacity: int
+    """The largest of those that other systems' memories are filled to."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +101,14 @@ class Contender:
     """One way of doing a row's work."""
 
     name: str
-    run: Callable[[], float]
-    """Does the work once and returns how many of the row's units it did: frames, calls, steps."""
-    core: int | None = None
-    """The core to run on; None: wherever the process may."""
+    prepare: Callable[[ExitStack], Turn]
+    """Makes what is needed, checks its answers and returns a turn: a function that does the work
+    once and returns how many of the row's units it did (frames, calls, steps). What it leaves in
+    the stack is called when the match is over."""
+    cores: frozenset[int] | None = None
+    """The cores to prepare and run on; None: wherever the process may."""
+    package: str | None = None
+    """What the contender is made by, where that is another project: it may be missing or fail."""
 
 
 @dataclass(frozen=True)
@@ -110,128 +128,199 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A bound on the median of some figures, which are formed turn by turn."""
+    """A bound on the median of some figures; `found` is None where they could not be measured."""
 
     text: str
-    figures: Callable[[], Sequence[float]]
-    """The figures, none where they could not be measured."""
+    found: Spread | None
     bound: float
     at_most: bool
     unit: str
 
-    def verdict(self) -> tuple[Spread | None, bool | None]:
-        """The figures and whether the bound holds; None where not measured."""
-        figures = self.figures()
-        if not figures:
-            return None, None
-        found = spread(figures)
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bound holds; None where not measured."""
+        if self.found is None:
+            return None
         compare = operator.le if self.at_most else operator.ge
-        return found, compare(found.median, self.bound)
+        return bool(compare(self.found.median, self.bound))
 
 
-# What a row's figures are in. A rate is the inverse of a time: more is faster.
-Unit = Literal["frames/s", "steps/s", "µs", "ms"]
+@dataclass
+class Turns:
+    """What a match found: seconds per unit of work of every turn, and who could not run, why."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+# What a row's figures are in. A rate is the inverse of a time: more is better.
+Unit = Literal["frames/s", "steps/s", "µs", "ms", "GB", "instructions"]
+# What stands beside a figure: ours over it, its share of ours, or nothing.
+Beside = Literal["ratio", "share", "nothing"]
 
 
 @dataclass
 class Row:
-    """One question: how fast does fastdqn do this work, and how fast do the others?"""
+    """One question: how fast, or how small, is fastdqn at this work, and how are the others?"""
 
     key: str
     title: str
     unit: Unit
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    """For each contender, the seconds per unit of work of every turn."""
+    beside: Beside = "ratio"
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    """For each contender its figure of every turn, in the row's unit."""
+    ours: dict[str, list[float]] = field(default_factory=dict)
+    """For each contender our own figures of the same turns."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Contenders that could not run, and why."""
     notes: list[str] = field(default_factory=list)
     requirements: list[Requirement] = field(default_factory=list)
 
     @property
     def is_rate(self) -> bool:
-        """Whether a larger figure is a faster one."""
+        """Whether a larger figure is a better one."""
         return self.unit.endswith("/s")
 
-    def figure(self, seconds: float) -> float:
-        """The seconds per unit of work, in the row's unit."""
+    def add(self, turns: Turns, names: Mapping[str, str] | None = None) -> None:
+        """Adds a match. `names` chooses and renames contenders; one must then be `OURS`."""
+        chosen = names or {name: name for name in [*turns.seconds, *turns.absent]}
+        found = {
+            new: [self._in_unit(seconds) for seconds in turns.seconds[old]]
+            for old, new in chosen.items()
+            if old in turns.seconds
+        }
+        ours = found.get(OURS, [])
+        for name, figures in found.items():
+            self.figures[name] = [*self.figures.get(name, []), *figures]
+            self.ours[name] = [*self.ours.get(name, []), *ours]
+        self.absent |= {chosen[old]: why for old, why in turns.absent.items() if old in chosen}
+
+    def put(self, name: str, figure: float) -> None:
+        """Adds a figure that repeats exactly: bytes, instructions. `OURS` comes first."""
+        self.figures[name] = [figure]
+        self.ours[name] = self.figures.get(OURS, [])
+
+    def _in_unit(self, seconds: float) -> float:
         return 1 / seconds if self.is_rate else {"µs": 1e6, "ms": 1e3}[self.unit] * seconds
 
-    def figures(self, name: str) -> list[float]:
-        """A contender's figure of every turn, in the row's unit; none where it did not run."""
-        return [self.figure(seconds) for seconds in self.seconds.get(name, [])]
-
     def ratios(self, name: str) -> list[float]:
-        """Our figure over another's, turn by turn."""
-        return self._pairwise(operator.truediv, name)
+        """Our figure over another's, turn by turn; none where it did not run."""
+        pairs = zip(self.ours.get(name, []), self.figures.get(name, []), strict=False)
+        return [ours / theirs for ours, theirs in pairs]
 
     def differences(self, name: str) -> list[float]:
         """Our figure less another's, turn by turn."""
-        return self._pairwise(operator.sub, name)
+        pairs = zip(self.ours.get(name, []), self.figures.get(name, []), strict=False)
+        return [ours - theirs for ours, theirs in pairs]
 
-    def _pairwise(self, combine: Callable[[float, float], float], name: str) -> list[float]:
-        theirs = self.figures(name)
-        if not theirs:
-            return []
-        pairs = zip(self.figures(OURS), theirs, strict=True)
-        return [combine(ours, other) for ours, other in pairs]
+    def best(self, names: Sequence[str]) -> str | None:
+        """Which of these that ran has the best median; None where none ran."""
+        medians = {
+            name: float(np.median(self.figures[name])) for name in names if name in self.figures
+        }
+        pick = max if self.is_rate else min
+        return pick(medians, key=lambda name: medians[name]) if medians else None
 
-    def require_ratio(self, name: str, bound: float) -> None:
-        """Our figure must be `bound` times the other's: at least (rates) or at most."""
+    def require(
+        self, text: str, figures: Sequence[float], bound: float, *, at_most: bool, unit: str
+    ) -> None:
+        """The median of these figures must be within a bound; no figures: not measured."""
+        found = spread(figures) if len(figures) else None
+        self.requirements.append(Requirement(text, found, bound, at_most, unit))
+
+    def require_ratio(self, name: str | None, bound: float, called: str | None = None) -> None:
+        """Our figure must be `bound` times another's: at least (rates) or at most."""
         word = "at least" if self.is_rate else "at most"
-        self.requirements.append(
-            Requirement(
-                f"{self.title}: {word} {bound:g} times {name}",
-                lambda: self.ratios(name),
-                bound,
-                at_most=not self.is_rate,
-                unit="times",
-            )
+        self.require(
+            f"{self.title}: {word} {bound:g} times {called or name}"
+            + (f" ({name})" if called and name else ""),
+            self.ratios(name) if name else [],
+            bound,
+            at_most=not self.is_rate,
+            unit="times",
         )
 
 
-def measure(
-    row: Row, contenders: Sequence[Contender], *, seconds: float, min_turns: int = 5
-) -> None:
-    """Lets the contenders take turns for about `seconds`, and writes their times into the row.
+def match(contenders: Sequence[Contender], *, seconds: float, min_turns: int = 5) -> Turns:
+    """Lets the contenders take turns for about `seconds`.
 
-    Every contender runs once untimed first. Each round is one turn of each, every second round in
-    reverse order. The garbage collector rests, as its runs would hit one contender by chance.
+    Every contender is prepared and runs once untimed first. Each round is one turn of each, every
+    second round in reverse order. The garbage collector rests, as its runs would hit one contender
+    by chance. A contender of another project that cannot be imported or raises drops out, with the
+    reason; ours must not.
     """
-    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    for contender in contenders:
-        _timed(contender)
+    turns = Turns()
+    with ExitStack() as resources:
+        ready: list[tuple[Contender, Turn]] = []
+        for contender in contenders:
+            with _may_fail(contender, turns), on_cores(contender.cores):
+                turn = contender.prepare(resources)
+                turn()
+                ready.append((contender, turn))
+                turns.seconds[contender.name] = []
+        _take_turns(ready, turns, seconds, min_turns)
+    for name in turns.absent:
+        turns.seconds.pop(name, None)
+    return turns
+
+
+def _take_turns(
+    ready: Sequence[tuple[Contender, Turn]], turns: Turns, seconds: float, min_turns: int
+) -> None:
     gc.collect()
     gc.disable()
     try:
         end = time.perf_counter() + seconds
-        turns = 0
-        while turns < min_turns or time.perf_counter() < end:
-            for contender in contenders if turns % 2 == 0 else reversed(contenders):
-                times[contender.name].append(_timed(contender))
-            turns += 1
+        rounds = 0
+        while rounds < min_turns or time.perf_counter() < end:
+            for contender, turn in ready if rounds % 2 == 0 else reversed(ready):
+                if contender.name in turns.absent:
+                    continue
+                with _may_fail(contender, turns), on_cores(contender.cores):
+                    start = time.perf_counter()
+                    amount = turn()
+                    elapsed = time.perf_counter() - start
+                    turns.seconds[contender.name].append(elapsed / amount)
+            rounds += 1
     finally:
         gc.enable()
-    row.seconds.update(times)
-
-
-def _timed(contender: Contender) -> float:
-    with one_core(contender.core):
-        start = time.perf_counter()
-        amount = contender.run()
-        return (time.perf_counter() - start) / amount
 
 
 @contextmanager
-def one_core(core: int | None) -> Iterator[None]:
-    """Keeps the calling thread, and the threads it starts inside, on one core."""
+def _may_fail(contender: Contender, turns: Turns) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if contender.package is None:
+            raise
+        missing = isinstance(error, ImportError)
+        what = "not installed or not importable" if missing else type(error).__name__
+        first_line = (str(error).splitlines() or [""])[0]
+        fix = "; pip install 'fastdqn[bench]'" if missing else ""
+        turns.absent[contender.name] = f"{what}: {first_line}{fix}"
+
+
+def cores(count: int) -> frozenset[int]:
+    """The last `count` cores that this process may use. ValueError where it has fewer."""
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) < count:
+        raise ValueError(f"needs {count} cores, this process may use {len(available)}")
+    return frozenset(available[-count:])
+
+
+@contextmanager
+def on_cores(chosen: frozenset[int] | None) -> Iterator[None]:
+    """Keeps the calling thread, and the threads and processes it starts inside, on these cores."""
     before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    if chosen is not None:
+        os.sched_setaffinity(0, chosen)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
 
 
-def repeat(call: Callable[[], object], times: int) -> Callable[[], float]:
+def repeat(call: Callable[[], object], times: int) -> Turn:
     """A turn of `times` calls."""
 
     def run() -> float:
@@ -254,12 +343,25 @@ def machine() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        "versions": {name: _version(name) for name in _PACKAGES},
         "commit": _commit(),
     }
 
 
-_PACKAGES = ("fastdqn", "torch", "numpy", "gymnasium", "ale-py", "stable-baselines3")
+_PACKAGES = (
+    "fastdqn",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "opencv-python-headless",
+    "stable-baselines3",
+    "tianshou",
+    "torchrl",
+    "tensordict",
+    "cpprb",
+    "envpool",
+)
 
 
 def _command() -> list[str]:
@@ -321,12 +423,12 @@ def huge_page_bytes() -> int:
 
 def print_machine(console: Console, about: Mapping[str, Any]) -> None:
     """The machine line, and a warning where something else is running."""
+    versions = ", ".join(f"{name} {at}" for name, at in about["versions"].items() if at)
     console.print(
         f"[bold]{about['command']}[/bold]\n"
         f"{about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, "
-        f"huge pages: {about['transparent_huge_pages']}; torch {about['torch']} "
-        f"({about['torch_threads']} threads, {about['torch_cpu_capability']}), "
-        f"numpy {about['numpy']}, ale-py {about['ale-py']}, python {about['python']}, "
+        f"huge pages: {about['transparent_huge_pages']}; torch with {about['torch_threads']} "
+        f"threads, {about['torch_cpu_capability']}; python {about['python']}, {versions}, "
         f"commit {about['commit']}",
         highlight=False,
     )
@@ -340,29 +442,64 @@ def print_machine(console: Console, about: Mapping[str, Any]) -> None:
 def print_row(console: Console, row: Row) -> None:
     """One table: every contender's figure, and ours against it."""
     console.print(f"\n[bold]{escape(row.title)}[/bold]", highlight=False)
-    if row.seconds:
-        better = "more is faster" if row.is_rate else "less is faster"
-        table = Table()
-        table.add_column("")
-        table.add_column(f"{row.unit} ({better})", justify="right")
+    better = "more" if row.is_rate else "less"
+    table = Table()
+    table.add_column("")
+    table.add_column(f"{row.unit} ({better} is better)", justify="right")
+    table.add_column("quartiles", justify="right")
+    if row.beside != "nothing":
+        beside = {"ratio": f"{OURS} / this", "share": "share of the whole"}[row.beside]
+        table.add_column(beside, justify="right")
         table.add_column("quartiles", justify="right")
-        table.add_column(f"{OURS} / this", justify="right")
-        table.add_column("quartiles", justify="right")
-        for name in row.seconds:
-            figure, ratio = spread(row.figures(name)), spread(row.ratios(name))
-            ours = name == OURS
-            table.add_row(
-                escape(name),
-                _number(figure.median),
-                f"{_number(figure.low)} to {_number(figure.high)}",
-                "" if ours else f"{ratio.median:.2f}",
-                "" if ours else f"{ratio.low:.2f} to {ratio.high:.2f}",
-                style="bold" if ours else None,
-            )
-        console.print(table)
-        console.print(f"  {len(row.seconds[OURS])} turns each", highlight=False)
+    for cells in _lines(row):
+        text = [escape(cells["name"]), *_cells(cells, row.beside)]
+        table.add_row(*text, style="bold" if cells["name"] == OURS else None)
+    console.print(table)
     for note in row.notes:
         console.print(f"  {note}", highlight=False, markup=False)
+
+
+def _lines(row: Row) -> list[dict[str, Any]]:
+    """What a row's table says of each contender."""
+
+    def beside(name: str) -> Spread | None:
+        if row.beside == "nothing" or name == OURS or not row.ratios(name):
+            return None
+        ratios = row.ratios(name)
+        return spread(ratios if row.beside == "ratio" else [1 / ratio for ratio in ratios])
+
+    ran = [
+        {
+            "name": name,
+            "turns": len(figures),
+            "figure": spread(figures),
+            "beside": beside(name),
+            "absent": None,
+        }
+        for name, figures in row.figures.items()
+    ]
+    absent = [
+        {"name": name, "turns": 0, "figure": None, "beside": None, "absent": why}
+        for name, why in row.absent.items()
+    ]
+    return ran + absent
+
+
+def _cells(line: Mapping[str, Any], beside: Beside) -> list[str]:
+    if line["figure"] is None:
+        return ["-", str(line["absent"])]
+    figure, ratio = line["figure"], line["beside"]
+    exact = line["turns"] == 1
+    cells = [number(figure.median), "" if exact else _quartiles(figure)]
+    if beside == "nothing" or ratio is None:
+        return cells
+    if beside == "share":
+        return [*cells, f"{ratio.median:.1%}", f"{ratio.low:.1%} to {ratio.high:.1%}"]
+    return [*cells, f"{ratio.median:.3g}", "" if exact else f"{ratio.low:.3g} to {ratio.high:.3g}"]
+
+
+def _quartiles(found: Spread) -> str:
+    return f"{number(found.low)} to {number(found.high)}"
 
 
 def print_requirements(console: Console, rows: Sequence[Row]) -> None:
@@ -371,19 +508,19 @@ def print_requirements(console: Console, rows: Sequence[Row]) -> None:
     if requirements:
         console.print("\n[bold]Required[/bold]")
     for requirement in requirements:
-        found, holds = requirement.verdict()
+        found = requirement.found
         if found is None:
             console.print(f"  [yellow]NOT MEASURED[/yellow]  {escape(requirement.text)}")
             continue
-        word = "[green]HELD[/green]        " if holds else "[red]MISSED[/red]      "
+        word = "[green]HELD[/green]        " if requirement.holds else "[red]MISSED[/red]      "
         console.print(
-            f"  {word}  {escape(requirement.text)}: {_number(found.median)} {requirement.unit} "
-            f"(quartiles {_number(found.low)} to {_number(found.high)})",
+            f"  {word}  {escape(requirement.text)}: {number(found.median)} {requirement.unit} "
+            f"(quartiles {_quartiles(found)})",
             highlight=False,
         )
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Four significant digits, thousands marked."""
     if value == 0:
         return "0"
@@ -391,31 +528,42 @@ def _number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def write_json(path: Path, about: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Everything that was measured, turn by turn; seconds are per unit of work."""
-    path.write_text(
-        json.dumps({"machine": about, "rows": [_as_json(row) for row in rows]}, indent=1) + "\n"
-    )
+def as_json(about: Mapping[str, Any], rows: Sequence[Row], wrong: Sequence[str]) -> dict[str, Any]:
+    """All that the tables say: medians, quartiles, numbers of turns, reasons, verdicts."""
+    return {
+        "schema": SCHEMA,
+        "machine": dict(about),
+        "rows": [_row_as_json(row) for row in rows],
+        "wrong": list(wrong),
+    }
 
 
-def _as_json(row: Row) -> dict[str, Any]:
-    def verdict(requirement: Requirement) -> dict[str, Any]:
-        found, holds = requirement.verdict()
-        return {
-            "text": requirement.text,
-            "median": None if found is None else found.median,
-            "bound": requirement.bound,
-            "at_most": requirement.at_most,
-            "unit": requirement.unit,
-            "holds": holds,
-        }
+def write_json(path: Path, result: Mapping[str, Any]) -> None:
+    """Writes what `as_json` gave."""
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote. ValueError where it is of another version."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if result.get("schema") != SCHEMA:
+        found = result.get("schema")
+        raise ValueError(f"{path}: schema {found}, expected {SCHEMA}; run throughput.py anew")
+    return result
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        return asdict(value) if isinstance(value, Spread) else value
 
     return {
         "key": row.key,
         "title": row.title,
         "unit": row.unit,
-        "medians": {name: statistics.median(row.figures(name)) for name in row.seconds},
-        "seconds": row.seconds,
+        "beside": row.beside,
+        "contenders": [{k: plain(v) for k, v in line.items()} for line in _lines(row)],
         "notes": row.notes,
-        "requirements": [verdict(requirement) for requirement in row.requirements],
+        "requirements": [
+            {**asdict(requirement), "holds": requirement.holds} for requirement in row.requirements
+        ],
     }

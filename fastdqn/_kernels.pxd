@@ -1,7 +1,7 @@
 """The C++ kernels that the stepper calls on raw pointers."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool
 
 
@@ -18,6 +18,14 @@ cdef extern from "fastdqn/preprocess.hpp" namespace "fastdqn" nogil:
     cdef cppclass AreaResize:
         AreaResize(const ResizeShape&) except +
         void apply_max(const uint8_t* a, const uint8_t* b, uint8_t* out) noexcept
+
+
+cdef extern from "fastdqn/rng.hpp" namespace "fastdqn" nogil:
+    cdef cppclass CounterRng:
+        CounterRng(uint64_t seed, uint64_t position) noexcept
+        uint64_t seed() noexcept
+        uint64_t position() noexcept
+        uint32_t next() noexcept
 
 
 cdef extern from "fastdqn/reward.hpp" namespace "fastdqn" nogil:

@@ -19,6 +19,8 @@ Rules of a step:
 - The frame written is the pixel-wise maximum of the step's last two screens (its only screen where
   it ran one frame), area-averaged. A reset writes its last screen alone.
 - `truncated`: emulator frames since `reset_game`, no-ops and FIRE included, reached the limit.
+- `sticky_actions` is the probability, at every frame and drawn anew, that the action which the
+  frame before played is played instead (Machado et al. 2018); a new game starts with the no-op.
 - A life is lost in a frame in which `lives` falls, one however far: some games clear their counter
   at the end. `life_lost`: one was lost and `life_loss` is "terminal". With "penalty",
   `life_loss_penalty` is added to the learning reward for each, after clipping.
@@ -30,10 +32,11 @@ Rules of a step:
 
 cimport cython
 from cython.operator cimport dereference
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.memory cimport unique_ptr
 
-from fastdqn._kernels cimport AreaResize, GreyScreens, ResizeShape, RewardClip, clip_reward
+from fastdqn._kernels cimport (
+    AreaResize, CounterRng, GreyScreens, ResizeShape, RewardClip, clip_reward)
 
 import numpy as np
 
@@ -62,10 +65,12 @@ cdef class AtariStepper:
     cdef readonly bint terminated, truncated, life_lost
 
     cdef object act, game_over, get_lives, reset_game, get_numbers, get_greys  # bound once
-    cdef object actions, noop_action, numbers_array, greys_array
+    cdef object actions, noop_action, held_action, numbers_array, greys_array
     cdef uint8_t[:, ::1] numbers, greys  # views of the two arrays
     cdef unique_ptr[GreyScreens] screens
     cdef unique_ptr[AreaResize] resize
+    cdef unique_ptr[CounterRng] sticks  # draws whether the last action sticks
+    cdef uint64_t sticky_below  # of 2^32 draws, those that let it
     cdef Py_ssize_t height, width
     cdef int fire_index, frame_skip
     cdef int64_t max_episode_frames
@@ -74,11 +79,16 @@ cdef class AtariStepper:
     cdef bint clip_frames, lost_life_is_terminal, fire_pending, ended
 
     def __init__(self, emulator, actions, *, screen_shape, frame_shape=(84, 84), noop_action=0,
-                 fire_action=None, frame_skip=4, life_loss="terminal", life_loss_penalty=-1.0,
-                 reward_clip="sign", reward_clip_at="step", max_episode_frames=108_000):
+                 fire_action=None, frame_skip=4, sticky_actions=0.0, life_loss="terminal",
+                 life_loss_penalty=-1.0, reward_clip="sign", reward_clip_at="step",
+                 max_episode_frames=108_000):
         if frame_skip < 1 or max_episode_frames < 1:
             raise ValueError("frame_skip and max_episode_frames must be at least 1, got "
                              f"{frame_skip} and {max_episode_frames}")
+        if not 0.0 <= sticky_actions <= 1.0:
+            raise ValueError(f"sticky_actions must be a probability, 0 to 1, got {sticky_actions}")
+        self.sticky_below = round(sticky_actions * 2**32)
+        self.seed(0)
         cdef ResizeShape shape
         shape.source_height, shape.source_width = screen_shape
         shape.height, shape.width = self.height, self.width = frame_shape
@@ -93,7 +103,7 @@ cdef class AtariStepper:
         self.get_numbers = emulator.getScreen
         self.get_greys = emulator.getScreenGrayscale
         self.actions = tuple(actions)
-        self.noop_action = noop_action
+        self.noop_action = self.held_action = noop_action
         self.fire_index = -1 if fire_action is None else self.actions.index(fire_action)
         self.frame_skip, self.max_episode_frames = frame_skip, max_episode_frames
         self.lost_life_is_terminal = life_loss == "terminal"
@@ -103,6 +113,30 @@ cdef class AtariStepper:
             _choice("reward_clip", reward_clip, tuple(REWARD_CLIPS))]
         self.clip_frames = _choice("reward_clip_at", reward_clip_at, ("step", "frame")) == "frame"
         self.ended = True
+
+    def seed(self, uint64_t seed):
+        """Seeds the sticky actions."""
+        self.sticks.reset(new CounterRng(seed, 0))
+
+    def save_state(self):
+        """All that decides what follows beside the emulator's own state, as JSON can hold it."""
+        return {
+            "lives": self.lives,
+            "episode_frames": self.episode_frames,
+            "fire_pending": self.fire_pending,
+            "ended": self.ended,
+            # Its place in `actions`: the no-op, which may not be one of them, is the place behind.
+            "held_action": (*self.actions, self.noop_action).index(self.held_action),
+            "sticky_seed": dereference(self.sticks).seed(),
+            "sticky_draws": dereference(self.sticks).position(),
+        }
+
+    def load_state(self, state):
+        """Goes on from such a state; what the last step did is not part of it."""
+        self.held_action = (*self.actions, self.noop_action)[state["held_action"]]
+        self.sticks.reset(new CounterRng(state["sticky_seed"], state["sticky_draws"]))
+        self.lives, self.episode_frames = state["lives"], state["episode_frames"]
+        self.fire_pending, self.ended = state["fire_pending"], state["ended"]
 
     def reset(self, uint8_t[:, ::1] out, int noops=0):
         """Starts a new game with `noops` frames of `noop_action`; writes the frame reached to `out`."""
@@ -133,7 +167,7 @@ cdef class AtariStepper:
         self.action_played = self.fire_index if self.fire_pending else <int>action
         played = self.actions[self.action_played]
         while not self.ended and frames < self.frame_skip:
-            frame_reward = self.act(played)
+            frame_reward = self._act(played)
             frames += 1
             self.episode_frames += 1
             reward += frame_reward
@@ -158,8 +192,17 @@ cdef class AtariStepper:
 
     cdef int _start(self) except -1:
         self.reset_game()
+        self.held_action = self.noop_action
         self.episode_frames = 0
         return 0
+
+    cdef double _act(self, action) except? -1:
+        """Plays one frame of `action`, or of the last one where that sticks; its reward."""
+        if self.sticky_below == 0:
+            return self.act(action)
+        if dereference(self.sticks).next() >= self.sticky_below:
+            self.held_action = action
+        return self.act(self.held_action)
 
     cdef bint _begin(self, int noops) except -1:
         """Starts a game, with no-ops and FIRE; False where it ended during them."""
@@ -170,7 +213,7 @@ cdef class AtariStepper:
     cdef bint _play(self, action, int frames) except -1:
         """Plays `action` while a frame is left below the limit; False where the game ended."""
         while frames > 0 and self.episode_frames + 1 < self.max_episode_frames:
-            self.act(action)
+            self._act(action)
             self.episode_frames += 1
             frames -= 1
             if self.game_over():

@@ -1,26 +1,22 @@
 """The command `fastdqn-train`, generated from `Config`.
 
-Wrong input is one line on standard error and exit status 2. Ctrl-C (or SIGTERM) ends the run as its
-budget would, with model and logs saved, and exit status 130 (143), as a shell reports a command
-ended by that signal; a second one ends it at once. torch is imported only once the command line is
-known to be right.
+Ctrl-C ends the run as its budget would, with model and logs saved.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
-from types import FrameType
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
+import fastdqn
+from fastdqn.command import StopSignals, run_command, whole_number
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.presets import PRESETS
@@ -32,20 +28,10 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    try:
-        config = _parse(sys.argv[1:] if argv is None else argv)
-        with _StopSignals() as stop:
-            _train(config, stop)
-    except UserError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # as in `fastdqn-train ... | head`: the run has been saved
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return 0 if stop.received is None else 128 + stop.received
+    return run_command(_PROGRAM, lambda words, stop: _train(_parse(words), stop), argv)
 
 
-def _train(config: Config, stop: _StopSignals) -> None:
+def _train(config: Config, stop: StopSignals) -> None:
     from fastdqn.display import describe, make_display
     from fastdqn.trainer import Trainer
 
@@ -68,36 +54,11 @@ def _train(config: Config, stop: _StopSignals) -> None:
     print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
 
 
-class _StopSignals:
-    """True once SIGINT or SIGTERM has come, inside the `with`; the second ends the process."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-
-    def __enter__(self) -> _StopSignals:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        self._before = {number: signal.signal(number, self._receive) for number in numbers}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __call__(self) -> bool:
-        return self.received is not None
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
-            os.write(1, _SHOW_CURSOR if os.isatty(1) else b"")
-            os._exit(128 + number)
-        self.received = number
-
-
-_SHOW_CURSOR = b"\x1b[?25h\n"
-
-
 def _parse(argv: Sequence[str]) -> Config:
     """The config that the command line describes. Raises `UserError`; exits 0 after --help."""
+    if "--version" in argv:
+        print(f"fastdqn {fastdqn.__version__}")
+        raise SystemExit(0)
     preset = _preset(argv)
     command = dataclasses.make_dataclass(
         "Command",
@@ -126,7 +87,8 @@ def _parse(argv: Sequence[str]) -> Config:
 
 
 _DESCRIPTION = (
-    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once."
+    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once. "
+    "Large numbers may be written 50_000, 50,000 or 5e4. --version prints the version."
 )
 _PRESET_HELP = tyro.conf.arg(
     help="Published settings that the options below change; with --env it is classic."
@@ -165,7 +127,7 @@ def _plain_values() -> tyro.constructors.ConstructorRegistry:
             if optional and word.lower() == "none":
                 return None
             try:
-                return kind(word)
+                return whole_number(word) if kind is int else kind(word)
             except ValueError:
                 expected = _WORDS[kind] + (" or none" if optional else "")
                 raise ValueError(f"expected {expected}, got {word!r}") from None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fastdqn.errors import UserError
+from fastdqn.units import parse_bytes
 
 __all__ = ["Config"]
 
@@ -43,6 +44,9 @@ class Config:
     its settings from `Config.preset("classic", env=...)`."""
     num_envs: int = 1
     """Environments stepped together. Every period below keeps its meaning with more of them."""
+    workers: int | None = None
+    """Processes that the environments are split over; 0: this one; none: as many as pay off on
+    this machine. Results are the same."""
     frame_skip: int = 4
     """Frames an action is repeated for: one step."""
     sticky_actions: float = 0.0
@@ -74,6 +78,17 @@ class Config:
     replay_capacity: int = 250_000
     """Observations kept for replay over all environments, one a step: 7.1 GB a million of Atari's.
     The default takes 1.8 GB, which leaves room on a machine with 8 GB."""
+    replay_memory: str | None = None
+    """Size the capacity from memory instead, such as 2GiB: what that surely has room for."""
+    replay_storage: Literal["auto", "raw", "compressed"] = "auto"
+    """How observations are kept; auto: compressed, without loss, for games and raw for others."""
+    replay_dir: str | None = None
+    """Folder for files that hold the observations, mapped into memory; none: memory alone."""
+    replay_eviction: Literal["fifo", "random"] = "fifo"
+    """What a full memory gives up: the oldest, or blocks drawn at random, so that any age may
+    survive."""
+    allow_overcommit: bool = False
+    """Start also where the memory or the disk will not hold the run, by what is known before."""
 
     # What is learned.
     discount: float = 0.99
@@ -126,8 +141,17 @@ class Config:
     """Where that line begins."""
     epsilon: Callable[[int], float] | None = None
     """In scripts: any function from the step to the probability, in place of the line."""
+
+    # Evaluation: whole games in environments of its own. Training is the same with and without.
     evaluation_epsilon: float = 0.01
     """Probability of a random action when the trained agent is evaluated."""
+    evaluation_period_steps: int | None = 250_000
+    """Steps from one evaluation to the next; a random policy is evaluated at the start. None, or
+    longer than the run: no evaluations."""
+    evaluation_episodes: int | None = 10
+    """Games of an evaluation; none: as many as its frames allow."""
+    evaluation_frames: int | None = 150_000
+    """Frames of all games of an evaluation, after which the last is interrupted; none: no limit."""
 
     # When it ends: whichever comes first.
     steps: int | None = None
@@ -147,8 +171,16 @@ class Config:
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
     threads: int | None = None
     """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    replay_device: Literal["host", "cuda"] = "host"
+    """Where batches are gathered: in the host's memory, or from a copy of the frames, uncompressed,
+    in the GPU's, so that only indices travel."""
+    prefetch_threads: int = 1
+    """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
+    batches are the same."""
     out: str | None = "runs"
     """Folder in which the run makes its own folder; none: write nothing."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well; needs the package wandb and a login."""
     log_period_steps: int = 1_000
     """Steps from one line of the logs to the next."""
     save_period_steps: int = 100_000
@@ -166,21 +198,40 @@ class Config:
             raise UserError(
                 f"game={self.game!r} and env={self.env!r}: a run has one of them; leave one out"
             )
+        if self.workers is not None and self.workers > self.num_envs:
+            raise UserError(
+                f"workers={self.workers}: num_envs={self.num_envs} can be split over at most "
+                f"{self.num_envs}; give fewer workers, or more environments"
+            )
         for name, value in self.game_options().items():
             if self.env is not None and value != _DEFAULTS[name]:
                 raise UserError(
                     f"{name}={value!r}: only a game has this setting; leave it out with "
                     f"env={self.env!r}"
                 )
-        if self.replay_capacity < (least := self._least_replay_capacity):
+        if self.wandb is not None and self.out is None:
+            raise UserError(f"wandb={self.wandb!r} and out=None: logging needs a folder; give out")
+        if self.evaluation_episodes is None and self.evaluation_frames is None:
+            raise UserError(
+                "evaluation_episodes=None and evaluation_frames=None: an evaluation would never "
+                "end; give one of them"
+            )
+        if self.replay_capacity < (least := self.least_replay_capacity):
             raise UserError(
                 f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
                 f"n_step={self.n_step} and num_envs={self.num_envs} need at least {least}"
             )
+        if self.replay_memory is not None:
+            try:
+                parse_bytes(self.replay_memory)
+            except ValueError:
+                raise _wrong(
+                    "replay_memory", self.replay_memory, "a size such as 2GiB or 500MB"
+                ) from None
         self._check_learning_starts()
 
     @property
-    def _least_replay_capacity(self) -> int:
+    def least_replay_capacity(self) -> int:
         """Room for what each environment's next stack and window need, whatever the others do.
 
         A step stores two observations of an environment whose episode it ends: the last, and the
@@ -245,6 +296,7 @@ class Config:
             self,
             learning_starts_steps=self.resolved_learning_starts_steps,
             steps=DEFAULT_BUDGET_STEPS if all(end is None for end in ends) else self.steps,
+            replay_storage="raw" if self.replay_storage == "auto" else self.replay_storage,
         )
 
     def game_options(self) -> dict[str, Any]:
@@ -345,14 +397,17 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         (
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
             *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
+            *("evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
         ),
         lambda value: value >= 1,
         "1 or more",
     ),
+    (("prefetch_threads",), lambda value: 0 <= value <= 64, "0 to 64"),
     (("noop_max",), lambda value: 0 <= value <= 100_000, "0 to 100,000"),
     (("first_padding",), lambda value: 0 <= value <= 100, "0 to 100"),
     (("stack", "frame_skip"), lambda value: 1 <= value <= 256, "1 to 256"),
     (("threads",), lambda value: 1 <= value <= 1024, "1 to 1,024"),
+    (("workers",), lambda value: 0 <= value <= 1024, "0 to 1,024"),
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (

@@ -1,19 +1,32 @@
-"""What the machine has: free memory, this process's memory, the device to compute on.
+"""What the machine has: memory and disk to take, this process's memory, the device to compute on.
 
-A container's limit counts as much as the machine's memory: the kernel kills what goes beyond
-either.
+A limit of a container or of the process counts as much as the machine's memory: what goes beyond
+any of them is killed or refused.
 """
 
 from __future__ import annotations
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
 
 from fastdqn.errors import UserError
 
-__all__ = ["available_bytes", "choose_device", "resident_bytes"]
+__all__ = [
+    "Disk",
+    "Limit",
+    "choose_device",
+    "disk_of",
+    "exact_float32",
+    "memory_limits",
+    "resident_bytes",
+]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -24,10 +37,57 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def available_bytes(membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUPS) -> int:
-    """Bytes this process can still take without swapping or breaking a control group's limit."""
-    free = int(psutil.virtual_memory().available)
-    return min([free, *_room_in_cgroups(membership, cgroups)])
+class Limit(NamedTuple):
+    """A bound on the memory that this process takes."""
+
+    name: str
+    left: int
+    """Bytes that it can still take."""
+    counts_reserved: bool = False
+    """Address space counts that is reserved and never filled."""
+
+
+def memory_limits(membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUPS) -> list[Limit]:
+    """All that bounds this process's memory: the machine, control groups, the process's limits.
+
+    Swap does not count as memory: what is drawn at random would be read back from it all the time.
+    """
+    limits = [Limit("this machine's memory", int(psutil.virtual_memory().available))]
+    for room in _room_in_cgroups(membership, cgroups):
+        limits.append(Limit("the container's memory limit", room))
+    held = psutil.Process().memory_info()
+    data = getattr(held, "data", held.rss)  # only Linux tells it
+    for name, number, now, counts_reserved in (
+        ("RLIMIT_DATA (ulimit -d)", resource.RLIMIT_DATA, data, False),
+        ("RLIMIT_AS (ulimit -v)", resource.RLIMIT_AS, held.vms, True),
+    ):
+        most, _ = resource.getrlimit(number)
+        if most != resource.RLIM_INFINITY:
+            limits.append(Limit(name, max(most - now, 0), counts_reserved))
+    return limits
+
+
+class Disk(NamedTuple):
+    """What a file system has room for."""
+
+    number: int
+    """Tells file systems apart."""
+    left: int
+    """Bytes that this user can still write."""
+    largest_file: int | None
+    """Bytes that this process may write to one file; none: no limit."""
+
+
+def disk_of(folder: Path) -> Disk:
+    """The file system that `folder`, or what will be above it, is on."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    space = os.statvfs(there)
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return Disk(
+        there.stat().st_dev,
+        space.f_bavail * space.f_frsize,
+        None if most == resource.RLIM_INFINITY else most,
+    )
 
 
 def _room_in_cgroups(membership: Path, cgroups: Path) -> list[int]:
@@ -86,3 +146,19 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"device={name!r}: this machine has {count} CUDA devices; use cpu or auto")
     return device
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Inside, float32 means float32 on a GPU too.
+
+    PyTorch's default has convolutions round their inputs to TF32's 10 bits. Who can do with less
+    precision has bfloat16, which is faster still. Matrix products are left as they were: PyTorch's
+    own default for them is float32, and what else they are has been asked for.
+    """
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -17,22 +17,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fastdqn.actor import Actor
 from fastdqn.agent import Agent
+from fastdqn.budget import check_fits, needs_of, with_sized_replay
 from fastdqn.config import Config
+from fastdqn.device_replay import DeviceRing, check_device_memory
 from fastdqn.envs.make import EnvFunction, make_envs
-from fastdqn.envs.vector import VectorEnv
 from fastdqn.errors import UserError
+from fastdqn.evaluator import make_evaluator
+from fastdqn.graphs import replayed
+from fastdqn.lanes import make_lane
 from fastdqn.learner import Learner, MetricMeans
-from fastdqn.machine import available_bytes, choose_device, resident_bytes
+from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_lane
+from fastdqn.staging import InlineGatherer, Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -69,6 +75,7 @@ class Trainer:
             config.game,
             config.num_envs,
             seed=env_seed,
+            workers=config.workers,
             **config.game_options(),
         )
         shape, dtype = self.envs.frame_shape, self.envs.dtype
@@ -92,7 +99,16 @@ class Trainer:
             max_grad_norm=config.max_grad_norm,
             target_tau=config.target_tau,
         )
-        _check_memory(config, self.envs, self.learner.nbytes if self.device.type == "cpu" else 0)
+        needs = needs_of(
+            config,
+            frame_shape=shape,
+            dtype=dtype,
+            game=str(self.envs.protocol()["game"]) if config.game is not None else None,
+            network_bytes=self.learner.nbytes,
+            on_host=self.device.type == "cpu",
+        )
+        self.config = config = with_sized_replay(config, needs)
+        check_fits(config, needs)
         self.memory = ReplayMemory(
             config.replay_capacity,
             shape,
@@ -103,21 +119,38 @@ class Trainer:
             discount=config.discount,
             padding=config.padding,
             reward_clip="none",  # the environment has applied the rule, life losses included
+            eviction=config.replay_eviction,
             seed=memory_seed,
         )
 
         lane = make_lane(self.device)
+        ring = None
+        gatherer = make_gatherer(self.memory, config.prefetch_threads)
+        if config.replay_device == "cuda":
+            check_device_memory(
+                self.device, config.replay_capacity, math.prod(shape) * dtype.itemsize
+            )
+            gatherer = InlineGatherer(self.memory.sample_slots_into)
+            ring = DeviceRing(
+                self.memory,
+                lane,
+                self.device,
+                rows=config.num_envs,
+                frame_shape=shape,
+                dtype=dtype,
+            )
         self.staging = Staging(
-            self.memory,
+            gatherer,
             lane,
             batch_size=config.batch_size,
             stack=config.stack,
             frame_shape=shape,
             dtype=dtype,
+            ring=ring,
         )
         self._epsilon = _epsilon_schedule(config)
         self.actor = Actor(
-            self.learner.online,
+            self.learner.values,
             self.memory,
             empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
             num_actions=self.envs.num_actions,
@@ -135,12 +168,15 @@ class Trainer:
         self.counters = Counters()
         self.budget = Budget(config)
         self.protocol = self._describe()
+        self._evaluator = make_evaluator(config, self.envs, env_fn)
         self.output = make_output(config, self.protocol)
         self._games = EpisodeTracker(config.num_envs)
-        self._means = MetricMeans()
+        self._means = MetricMeans(self.device)
+        self._update = replayed(self._update_on, self.device)
         self._clock = _Clock()
         self._reported = Counters()
         self._due: tuple[Due, ...] = ()
+        self._learning_seconds = self._waited_seconds = 0.0  # since the last report
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
         """The training loop. See `train`."""
@@ -148,14 +184,21 @@ class Trainer:
         self._clock = _Clock()
         threads = torch.get_num_threads()
         torch.set_num_threads(config.threads or threads)
+        numbers = ExitStack()
+        numbers.enter_context(exact_float32())
         try:
-            memory.begin(envs.reset())
+            self._begin(envs.reset())
+            self._evaluator.begin(self._copy_on_cpu, 0, 0, baseline=True)
             while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
                 # Report on the steps so far; the updates that the last ones made due are to come.
                 if self._crossed(config.log_period_steps):
                     yield self._report()
                 if self._crossed(config.save_period_steps):
                     self.output.save(self.agent(), counters)
+                self._evaluate_if_due()
+
+                # Begin to gather the batches that are due: the threads do it while this one acts.
+                self._prefetch()
 
                 # Act: every environment is told its action...
                 before = counters.steps
@@ -178,29 +221,66 @@ class Trainer:
                     result.truncated,
                     life_lost=result.life_lost,
                 )
+                self.staging.stored(result.frames)
                 ended = self._games.step(result, counters)
                 if ended.size:
-                    memory.begin(envs.reset(ended), ended)
+                    self._begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
+            self._evaluate_if_due()
+            self._prefetch()
             self._learn()
-            if counters != self._reported:
+            if self._evaluator.is_busy:
+                # Whoever does not want to wait for it can end the process: the model is there.
+                self.output.save(self.agent(), counters)
+                self._evaluator.wait()
+            if counters != self._reported or self._evaluator.has_finished:
                 yield self._report()
         finally:
             self._close()
+            numbers.close()
             torch.set_num_threads(threads)
+
+    def _begin(self, frames: NDArray[Any], env_ids: NDArray[np.int64] | None = None) -> None:
+        """Remember first frames of new games."""
+        self.memory.begin(frames, env_ids)
+        self.staging.stored(frames, env_ids)
+
+    def _prefetch(self) -> None:
+        """Draw the batches of the updates that are due, from what the memory holds now."""
+        updates = self._due.count(Due.UPDATE)
+        if updates:
+            self._check_drawable()
+            self.staging.prefetch(updates)
 
     def _learn(self) -> None:
         """Do what is due. Updates draw from what the memory held when they became due."""
+        if not self._due:
+            return
+        began, waited = time.perf_counter(), self.staging.wait_seconds
         for due in self._due:
             if due is Due.UPDATE:
-                self._check_drawable()
                 with self.staging.batch() as batch:
-                    self._means.add(self.learner.update(*batch))
+                    self._update(*batch)
                 self.counters.updates += 1
             else:
                 self.learner.copy_target()
                 self.counters.target_copies += 1
         self._due = ()
+        self._learning_seconds += time.perf_counter() - began
+        self._waited_seconds += self.staging.wait_seconds - waited
+
+    def _evaluate_if_due(self) -> None:
+        period = self.config.evaluation_period_steps
+        if period is not None and self._crossed(period):
+            counters = self.counters
+            self._evaluator.begin(self._copy_on_cpu, counters.steps, counters.frames)
+
+    def _copy_on_cpu(self) -> Agent:
+        return self.agent(torch.device("cpu"))
+
+    def _update_on(self, *batch: Tensor) -> None:
+        """One update, on a GPU recorded once for each of staging's slots."""
+        self._means.add(self.learner.update(*batch))
 
     def _crossed(self, period: int) -> bool:
         """Whether the last steps of all environments reached or passed a multiple of `period`."""
@@ -217,8 +297,8 @@ class Trainer:
                     f"learning is due at step {self.counters.steps}, but {error}"
                 ) from None
 
-    def agent(self) -> Agent:
-        """A copy of what has been learned so far."""
+    def agent(self, device: torch.device | None = None) -> Agent:
+        """A copy of what has been learned so far, on `device` (None: the run's own)."""
         return Agent(
             copy.deepcopy(self.learner.online),
             self.config,
@@ -226,7 +306,7 @@ class Trainer:
             dtype=self.envs.dtype.name,
             num_actions=self.envs.num_actions,
             protocol=self.protocol,
-            device=self.device,
+            device=device or self.device,
         )
 
     def _report(self) -> Report:
@@ -234,7 +314,11 @@ class Trainer:
         counters, last = self.counters, self._reported
         loss, mean_q = self._means.read()
         seconds, interval = self._clock.lap()
-        filled = self.memory.num_frames / self.memory.capacity
+        learning, waited = self._learning_seconds, self._waited_seconds
+        self._learning_seconds = self._waited_seconds = 0.0
+        stored, capacity = self.memory.num_frames, self.memory.capacity
+        replay_bytes = self.memory.nbytes * stored // capacity
+        median_age, oldest_age = self.memory.age_quantiles([0.5, 1.0]).tolist()
         report = Report(
             **dataclasses.asdict(counters),
             epsilon=self._epsilon(counters.steps),
@@ -244,11 +328,16 @@ class Trainer:
             seconds=seconds,
             frames_per_second=(counters.frames - last.frames) / interval,
             updates_per_second=(counters.updates - last.updates) / interval,
+            batch_wait=waited / learning if learning else math.nan,
             resident_bytes=resident_bytes(),
-            replay_bytes=int(self.memory.nbytes * filled),
-            replay_full_bytes=self.memory.nbytes,
+            replay_bytes=replay_bytes,
+            replay_full_bytes=replay_bytes * capacity // stored,
+            replay_frame_bytes=replay_bytes / stored,
+            replay_median_age=median_age,
+            replay_oldest_age=oldest_age,
             fraction=self.budget.fraction(counters, seconds),
             finished=self._games.take_finished(),
+            evaluations=self._evaluator.take_finished(),
             folder=self.output.path,
         )
         self._reported = dataclasses.replace(counters)
@@ -270,6 +359,7 @@ class Trainer:
         with ExitStack() as last_to_first:
             last_to_first.callback(self.envs.close)
             last_to_first.callback(self.output.close)
+            last_to_first.callback(self._evaluator.close)
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)
@@ -340,33 +430,3 @@ def _checked(epsilon: Callable[[int], float]) -> Callable[[int], float]:
         return value
 
     return checked
-
-
-# Beside its frames the memory keeps less than this for each of them; a batch takes about this for
-# each number in its stacks (its slots, float32 copies, activations and gradients); and a run needs
-# about this much more for everything else.
-_BYTES_BESIDE_A_FRAME = 40
-_BYTES_PER_BATCH_NUMBER = 40
-_WORKSPACE_BYTES = 256 * 2**20
-
-
-def _check_memory(config: Config, envs: VectorEnv, network_bytes: int) -> None:
-    """Refuse a run that would be killed hours later, when its replay memory has filled."""
-    numbers = math.prod(envs.frame_shape)
-    a_frame = numbers * envs.dtype.itemsize + _BYTES_BESIDE_A_FRAME
-    a_batch = config.batch_size * config.stack * numbers * _BYTES_PER_BATCH_NUMBER
-    beside = a_batch + network_bytes + _WORKSPACE_BYTES
-    need = config.replay_capacity * a_frame + beside
-    free = available_bytes()
-    if need > free:
-        fits = (free - beside) // a_frame
-        wrong, fix = (
-            f"replay_capacity={config.replay_capacity}",
-            f"replay_capacity={fits} would fit",
-        )
-        if fits < 1:
-            wrong, fix = f"batch_size={config.batch_size}", "a smaller batch_size may fit"
-        raise UserError(
-            f"{wrong}: the run needs {need / 1e9:.2f} GB of memory and {free / 1e9:.2f} GB are "
-            f"available; {fix}"
-        )

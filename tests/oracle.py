@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,9 +37,10 @@ def clip_reward(rule: str, reward: float) -> float:
 
 @dataclass
 class StoredFrame:
-    """A frame with its absolute number: how many frames the memory was given before it."""
+    """A frame, its slot, and its number: how many frames the memory was given before it."""
 
     number: int
+    slot: int
     pixels: Frame
 
 
@@ -89,9 +90,9 @@ class Row:
 class OracleReplay:
     """The replay memory by brute force: every episode ever played, in full, for ever.
 
-    The last `capacity` frames that were appended count as stored; every question is answered by
-    a walk over everything. Calls that the memory must refuse raise the same type of exception
-    here, before anything is changed.
+    A frame counts as stored until another was put into its slot; every question is answered by a
+    walk over everything. Calls that the memory must refuse raise the same type of exception here,
+    before anything is changed.
     """
 
     def __init__(
@@ -106,6 +107,8 @@ class OracleReplay:
         discount: float,
         padding: str,
         reward_clip: str,
+        eviction: str,
+        seed: int,
     ) -> None:
         self.capacity = capacity
         self.frame_shape = frame_shape
@@ -116,6 +119,12 @@ class OracleReplay:
         self.discount = discount
         self.padding = padding
         self.reward_clip = reward_clip
+        self.slots = (
+            itertools.cycle(range(capacity))
+            if eviction == "fifo"
+            else random_slots(capacity, num_envs * (stack + n_step), num_envs, seed)
+        )
+        self.held: dict[int, int] = {}  # slot: the number of the frame in it
         self.frames_appended = 0
         self.episodes: list[list[Episode]] = [[] for _ in range(num_envs)]
 
@@ -174,7 +183,8 @@ class OracleReplay:
             )
 
     def _store(self, pixels: Frame) -> StoredFrame:
-        frame = StoredFrame(self.frames_appended, pixels.copy())
+        frame = StoredFrame(self.frames_appended, next(self.slots), pixels.copy())
+        self.held[frame.slot] = frame.number
         self.frames_appended += 1
         return frame
 
@@ -196,13 +206,17 @@ class OracleReplay:
 
     @property
     def num_frames(self) -> int:
-        return min(self.frames_appended, self.capacity)
+        return len(self.held)
 
     def is_stored(self, frame: StoredFrame) -> bool:
-        return self.frames_appended - self.capacity <= frame.number < self.frames_appended
+        return self.held[frame.slot] == frame.number
 
-    def index_of(self, frame: StoredFrame) -> int:
-        return frame.number % self.capacity
+    def age_quantile(self, fraction: float) -> int:
+        """The least age that this share of the stored frames does not exceed."""
+        if not self.held:
+            raise ValueError("nothing is stored")
+        ages = sorted(self.frames_appended - 1 - number for number in self.held.values())
+        return next(age for older, age in enumerate(ages, start=1) if older >= fraction * len(ages))
 
     def needs_padding(self, env: int) -> bool:
         """Whether the current stack shows a time before the episode began."""
@@ -248,6 +262,8 @@ class OracleReplay:
         for steps in range(1, self.n_step + 1):
             if t + steps >= len(episode.frames):
                 return None  # not played yet, or interrupted
+            if not self.is_stored(episode.frames[t + steps]):
+                return None
             last = episode.transitions[t + steps - 1]
             if last.ends_episode or last.terminal_for_learning:
                 return steps
@@ -269,9 +285,8 @@ class OracleReplay:
             for number, episode in enumerate(episodes):
                 for t, frame in enumerate(episode.frames):
                     if self.can_be_drawn(episode, t):
-                        index = self.index_of(frame)
-                        assert index not in found
-                        found[index] = (env, number, t)
+                        assert frame.slot not in found
+                        found[frame.slot] = (env, number, t)
         return dict(sorted(found.items()))
 
     def rows(self) -> list[Row]:
@@ -304,6 +319,52 @@ class OracleReplay:
             np.float32(reward),
             np.float32(0.0 if terminal else self.discount**steps),
         )
+
+
+def random_slots(capacity: int, window: int, num_envs: int, seed: int) -> Iterator[int]:
+    """The slots in the order in which random eviction writes them.
+
+    Blocks of consecutive slots, as equal in size as can be, are filled one after the other: first
+    each of them once, then any but the one just filled, drawn from the second stream of the seed.
+    A block has 256 frames an environment, but at most a sixteenth of the capacity, but room for at
+    least two windows of every environment.
+    """
+    block = max(1, 2 * window, min(256 * num_envs, capacity // 16))
+    count = max(1, capacity // block)
+    words = philox_words(seed, stream=1)
+    for number in range(count):
+        yield from range(number * capacity // count, (number + 1) * capacity // count)
+    number = count - 1
+    while True:
+        others = [other for other in range(count) if other != number]
+        number = others[below(len(others), words)] if others else 0
+        yield from range(number * capacity // count, (number + 1) * capacity // count)
+
+
+def philox_words(seed: int, stream: int = 0) -> Iterator[int]:
+    """Philox-4x32 with ten rounds (Salmon et al. 2011), counting from 0, 32 bits at a time."""
+    ones = 0xFFFFFFFF
+    for block in itertools.count():
+        a, b, c, d = block & ones, block >> 32, stream, 0
+        key_a, key_b = seed & ones, seed >> 32
+        for _ in range(10):
+            first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+            a, b, c, d = (
+                (second >> 32) ^ b ^ key_a,
+                second & ones,
+                (first >> 32) ^ d ^ key_b,
+                first & ones,
+            )
+            key_a, key_b = (key_a + 0x9E3779B9) & ones, (key_b + 0xBB67AE85) & ones
+        yield from (a, b, c, d)
+
+
+def below(bound: int, words: Iterator[int]) -> int:
+    """Uniform over range(bound); words that would make some results likelier are skipped."""
+    while True:
+        product = next(words) * bound
+        if product % 2**32 >= 2**32 % bound:
+            return product >> 32
 
 
 # --------------------------------------------------------------------------------------------
@@ -347,6 +408,8 @@ class OracleStep:
     """What one agent step came to; `screen` is what the frame is an area average of."""
 
     action_played: int
+    frame_actions: list[Any]
+    """What was played in each frame, where actions stick."""
     screen: NDArray[np.uint8]
     reward: float
     learning_reward: float
@@ -377,7 +440,12 @@ class OracleStepper:
         reward_clip: str,
         reward_clip_at: str,
         max_episode_frames: int,
+        sticky_actions: float = 0.0,
+        sticky_seed: int = 0,
     ) -> None:
+        self.sticky_actions = sticky_actions
+        self.sticky_draws = philox_words(sticky_seed)
+        self.held_action = noop_action
         self.emulator = emulator
         self.actions = actions
         self.frame_skip = frame_skip
@@ -400,9 +468,10 @@ class OracleStepper:
         fire = [self.fire_action] * self.frame_skip if self.fire_action is not None else []
         for opening in ([self.noop_action] * noops + fire, fire, []):
             self.emulator.reset_game()
+            self.held_action = self.noop_action
             self.episode_frames = 0
             for action in opening[: self.max_episode_frames - 1]:
-                self.emulator.act(action)
+                self._act(action)
                 self.episode_frames += 1
                 if self.emulator.game_over():
                     break
@@ -416,11 +485,13 @@ class OracleStepper:
             action = list(self.actions).index(self.fire_action)
         played = self.actions[action]
         screens: list[NDArray[np.uint8]] = []
+        frame_actions: list[Any] = []
         rewards: list[float] = []
         lives = [self.emulator.lives()]
         terminated = truncated = False
         while len(screens) < self.frame_skip and not terminated and not truncated:
-            rewards.append(float(self.emulator.act(played)))
+            rewards.append(self._act(played))
+            frame_actions.append(self.held_action)
             screens.append(self._screen())
             lives.append(self.emulator.lives())
             self.episode_frames += 1
@@ -436,6 +507,7 @@ class OracleStepper:
             learning_reward += lives_lost * self.life_loss_penalty
         return OracleStep(
             action_played=action,
+            frame_actions=frame_actions,
             screen=np.max(screens[-2:], axis=0),
             reward=sum(rewards),
             learning_reward=learning_reward,
@@ -446,6 +518,12 @@ class OracleStepper:
             lives_lost=lives_lost,
             lives=lives[-1],
         )
+
+    def _act(self, action: Any) -> float:
+        sticks = self.sticky_actions > 0 and next(self.sticky_draws) / 2**32 < self.sticky_actions
+        if not sticks:
+            self.held_action = action
+        return float(self.emulator.act(self.held_action))
 
     def _screen(self) -> NDArray[np.uint8]:
         return np.array(self.emulator.getScreenGrayscale())

@@ -114,7 +114,8 @@ def test_a_truncated_episode_bootstraps_from_the_stack_that_would_have_been_acte
         assert state.tobytes() == reached[action]
 
 
-def test_the_trainers_loop_on_a_real_game() -> None:
+@pytest.mark.parametrize(("eviction", "capacity"), [("fifo", 151), ("random", 461)])
+def test_the_trainers_loop_on_a_real_game(eviction: str, capacity: int) -> None:
     """Environment and memory together, as a trainer plays: what was shown is what is drawn.
 
     With lost lives, ends and frame limits in three environments and several rounds of the ring;
@@ -123,7 +124,7 @@ def test_the_trainers_loop_on_a_real_game() -> None:
     options = AtariOptions(max_episode_frames=800, frame_shape=(21, 20), fire_reset=True)
     envs = AtariVector("breakout", 3, options, seed=4)
     config: dict[str, Any] = {
-        "capacity": 151,
+        "capacity": capacity,
         "frame_shape": envs.frame_shape,
         "dtype": envs.dtype.name,
         "num_envs": 3,
@@ -132,6 +133,8 @@ def test_the_trainers_loop_on_a_real_game() -> None:
         "discount": 0.99,
         "padding": "zero",
         "reward_clip": "none",
+        "eviction": eviction,
+        "seed": 3,
     }
     memory, oracle = ReplayMemory(**config), OracleReplay(**config)
     random = np.random.default_rng(0)

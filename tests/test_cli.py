@@ -13,8 +13,9 @@ from pathlib import Path
 import pexpect
 import pytest
 
+import fastdqn
 from fastdqn.checkpoint import load_agent
-from fastdqn.cli import train_main
+from fastdqn.cli import _parse, train_main
 
 COMMAND = [sys.executable, "-W", "error", "-m", "fastdqn"]
 SHORT = ["--env", "CartPole-v1", "--log-period-steps", "100", "--learning-starts-steps", "50"]
@@ -93,6 +94,18 @@ def test_wrong_input_is_one_line_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("word", ["50000", "50_000", "50,000", "5e4", "5E4", "0.5e5"])
+def test_large_numbers_as_people_write_them(word: str) -> None:
+    assert _parse(["--env", "CartPole-v1", "--steps", word]).steps == 50_000
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        train_main(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out == f"fastdqn {fastdqn.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,6 +113,9 @@ def test_wrong_input_is_one_line_and_status_2(
         (["Breakout"], "Unrecognized options: Breakout"),
         (["--steps"], "Missing value for argument"),
         (["--steps", "abc"], "--steps: expected a whole number or none, got 'abc'"),
+        (["--steps", "5,00"], "--steps: expected a whole number or none, got '5,00'"),
+        (["--steps", "1.5e0"], "--steps: expected a whole number or none, got '1.5e0'"),
+        (["--steps", "1e999"], "--steps: expected a whole number or none, got '1e999'"),
         (["--steps", "-1"], "steps=-1: expected 1 or more"),
         (["--batch-size", "1.5"], "--batch-size: expected a whole number, got '1.5'"),
         (["--learning-rate", "nan"], "learning_rate=nan: expected a finite number"),
@@ -126,7 +142,7 @@ def test_help_is_quick_and_names_every_setting(tmp_path: Path) -> None:
     from fastdqn.config import Config
 
     code = (
-        "import sys; from fastdqn.cli import train_main\n"
+        "import sys; from fastdqn.cli import _parse, train_main\n"
         "try: train_main(['--help'])\n"
         "except SystemExit as end: assert not end.code\n"
         "print([m for m in ('torch', 'gymnasium', 'ale_py', 'tensorboard') if m in sys.modules])"
@@ -175,7 +191,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     code = (
         "import sys, time, fastdqn.trainer as t\n"
         "t.Trainer._close = lambda self: time.sleep(100)  # a disk that hangs\n"
-        "from fastdqn.cli import train_main\n"
+        "from fastdqn.cli import _parse, train_main\n"
         "sys.exit(train_main(sys.argv[1:]))"
     )
     with subprocess.Popen(

@@ -13,7 +13,7 @@ step. The difference is shown, and ours is checked against the oracle.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import ale_py
 import cv2
@@ -105,23 +105,31 @@ def test_no_game_has_another_size_of_screen() -> None:
 # -- Steps ---------------------------------------------------------------------------------------
 
 
+class FrameActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Plays, frame by frame, the actions in `coming`, while there are any."""
+
+    coming: ClassVar[list[int]] = []
+
+    def action(self, action: Any) -> Any:
+        return self.coming.pop(0) if self.coming else action
+
+
 def in_step(
     game: str, *, frame_skip: int, sticky_actions: float
 ) -> tuple[AtariEnv, Any, ale_py.ALEInterface]:
-    """Ours, gymnasium's and a bare emulator, all at the same moment of the same game."""
+    """Ours, gymnasium's and a bare emulator, all at the same moment of the same game. Only ours
+    lets actions stick: the others are told what was played."""
     ours = AtariEnv(game, frame_skip=frame_skip, sticky_actions=sticky_actions, noop_max=0, seed=3)
     theirs = AtariPreprocessing(
-        gymnasium.make(
-            f"ALE/{game_title(game)}-v5",
-            frameskip=1,
-            repeat_action_probability=sticky_actions,
+        FrameActions(
+            gymnasium.make(f"ALE/{game_title(game)}-v5", frameskip=1, repeat_action_probability=0.0)
         ),
         noop_max=0,
         frame_skip=frame_skip,
         screen_size=FRAME,
     )
     bare = ale_py.ALEInterface()
-    bare.setFloat("repeat_action_probability", sticky_actions)
+    bare.setFloat("repeat_action_probability", 0.0)
     bare.loadROM(rom_path(game))
     return ours, theirs, bare
 
@@ -168,6 +176,8 @@ def test_steps_are_gymnasiums_but_for_the_last_frame_of_a_game(
         reward_clip="sign",
         reward_clip_at="step",
         max_episode_frames=108_000,
+        sticky_actions=sticky_actions,
+        sticky_seed=int(np.random.SeedSequence(3).generate_state(3)[2]),
     )
     oracle.reset(0)
     align(ours, theirs.unwrapped.ale, bare)
@@ -177,8 +187,9 @@ def test_steps_are_gymnasiums_but_for_the_last_frame_of_a_game(
     for _ in range(steps):
         action = int(random.integers(len(actions)))
         frame, reward, terminated, truncated, info = ours.step(action)
-        their_frame, their_reward, their_end, their_cut, _ = theirs.step(action)
         expected = oracle.step(action)
+        FrameActions.coming[:] = map(actions.index, expected.frame_actions)
+        their_frame, their_reward, their_end, their_cut, _ = theirs.step(action)
         assert (reward, terminated, truncated) == (float(their_reward), their_end, their_cut)
         scores[0] += reward
         scores[1] += float(their_reward)

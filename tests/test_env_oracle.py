@@ -8,6 +8,7 @@ within one skip; rewards that cancel out.
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,22 @@ class Pair:
         first = ScriptedFrame(palette_screen(2**40), lives=first_lives)
         self.emulators = [ScriptedEmulator(games, first) for _ in range(2)]
         self.life_loss = options["life_loss"]
-        self.stepper = AtariStepper(
-            self.emulators[0], ACTIONS, screen_shape=SCREEN, frame_shape=FRAME, **options
-        )
-        self.oracle = OracleStepper(self.emulators[1], ACTIONS, **options)
+        self.options = options
+        self.stepper = self.new_stepper()
+        self.stepper.seed(2**40 + 1)
+        self.oracle = OracleStepper(self.emulators[1], ACTIONS, **options, sticky_seed=2**40 + 1)
         self.out = np.zeros(FRAME, np.uint8)
+
+    def new_stepper(self) -> AtariStepper:
+        return AtariStepper(
+            self.emulators[0], ACTIONS, screen_shape=SCREEN, frame_shape=FRAME, **self.options
+        )
+
+    def restore(self) -> None:
+        """Go on with another stepper, from what the first one saved as JSON."""
+        state = json.loads(json.dumps(self.stepper.save_state()))
+        self.stepper = self.new_stepper()
+        self.stepper.load_state(state)
 
     def reset(self, noops: int) -> None:
         self.stepper.reset(self.out, noops)
@@ -91,7 +103,8 @@ class Pair:
 OPTIONS = st.fixed_dictionaries(
     {
         "frame_skip": st.integers(1, 5),
-        "noop_action": st.just("noop"),
+        "noop_action": st.sampled_from(["noop", "none of the actions"]),
+        "sticky_actions": st.sampled_from([0.0, 0.25, 0.9, 1.0]),
         "fire_action": st.sampled_from([None, None, "fire"]),
         "life_loss": st.sampled_from(["ignore", "terminal", "penalty"]),
         "life_loss_penalty": st.sampled_from([-1.0, -0.25, 3.0]),
@@ -115,6 +128,7 @@ SCRIPTED_FRAMES = st.builds(
     noops=st.lists(st.integers(0, 6), min_size=1, max_size=4),
     actions=st.lists(st.integers(0, 3), min_size=1, max_size=30),
     first_lives=st.integers(0, 4),
+    restores=st.booleans(),
 )
 def test_any_script(
     games: list[list[ScriptedFrame]],
@@ -122,11 +136,14 @@ def test_any_script(
     noops: list[int],
     actions: list[int],
     first_lives: int,
+    restores: bool,
 ) -> None:
     pair = Pair(games, first_lives=first_lives, **options)
     openings = itertools.cycle(noops)
     pair.reset(next(openings))
     for action in actions:
+        if restores:
+            pair.restore()
         if pair.step(action):
             with pytest.raises(RuntimeError, match="reset"):
                 pair.stepper.step(action, pair.out)
@@ -260,6 +277,31 @@ def test_fire_follows_a_reset_and_a_lost_life(mode: str) -> None:
     expected = [None] + ["noop"] * 3 + ["fire"] * 4  # 7 frames; the life goes in the 13th
     expected += ["left"] * 8 + ["fire"] * 4 + ["left"] * 4
     assert emulator.played == expected
+
+
+@pytest.mark.parametrize("sticky_actions", [0.0, 0.25, 0.5, 1.0])
+def test_actions_stick_as_often_as_they_should(sticky_actions: float) -> None:
+    """Each frame for itself: within five standard deviations, also right after one that stuck."""
+    emulator = ScriptedEmulator([[]], ScriptedFrame(palette_screen(0)))
+    stepper = AtariStepper(
+        emulator,
+        range(20_000),
+        screen_shape=SCREEN,
+        frame_shape=FRAME,
+        frame_skip=1,
+        sticky_actions=sticky_actions,
+    )
+    stepper.seed(1)
+    out = np.zeros(FRAME, np.uint8)
+    stepper.reset(out)
+    for action in range(1, 20_000):  # no two are alike
+        stepper.step(action, out)
+    played = np.array(emulator.played[1:])
+    stuck = played != np.arange(1, 20_000)
+    assert (played[stuck] == np.concatenate([[0], played[:-1]])[stuck]).all()
+    for chances in (stuck, stuck[1:][stuck[:-1]]):
+        deviation = np.sqrt(sticky_actions * (1 - sticky_actions) * chances.size)
+        assert abs(chances.sum() - sticky_actions * chances.size) <= 5 * deviation
 
 
 @pytest.mark.parametrize("action", [-1, 4, 2**40])

@@ -182,7 +182,7 @@ def test_a_wrong_head_is_refused() -> None:
 
 
 def test_metric_means() -> None:
-    means = MetricMeans()
+    means = MetricMeans(torch.device("cpu"))
     assert str(means.read()) == "(nan, nan)"
     for loss, value in ((1.0, 4.0), (2.0, 8.0)):
         means.add(Metrics(torch.tensor(loss), torch.tensor(value)))

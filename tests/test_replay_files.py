@@ -44,10 +44,14 @@ def assert_refused(path: Path) -> str:
 
 @pytest.mark.parametrize("padding", ["zero", "repeat", "reject"])
 @pytest.mark.parametrize("reward_clip", ["sign", "clip", "none"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
-def test_everything_is_saved(padding: str, reward_clip: str, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "eviction"), [("uint8", "fifo"), ("float32", "random"), ("int64", "random")]
+)
+def test_everything_is_saved(
+    padding: str, reward_clip: str, dtype: str, eviction: str, tmp_path: Path
+) -> None:
     memory = ReplayMemory(
-        31,
+        61,
         (2, 3),
         dtype,
         num_envs=2,
@@ -56,6 +60,7 @@ def test_everything_is_saved(padding: str, reward_clip: str, dtype: str, tmp_pat
         discount=0.97,
         padding=padding,
         reward_clip=reward_clip,
+        eviction=eviction,
         seed=2**64 - 1,
     )
     path = tmp_path / "memory"
@@ -73,7 +78,7 @@ def test_everything_is_saved(padding: str, reward_clip: str, dtype: str, tmp_pat
             each.begin(frames[: len(gone)], gone)
 
     memory.begin(np.ones((2, 2, 3), dtype))
-    for _ in range(25):
+    for _ in range(65):
         play(memory)
     memory.sample(5)
     assert saved(memory, path) == saved(memory, tmp_path / "again"), "saving changes nothing"
@@ -82,13 +87,15 @@ def test_everything_is_saved(padding: str, reward_clip: str, dtype: str, tmp_pat
     loaded.check_invariants()
     for name in ("capacity", "frame_shape", "dtype", "num_envs", "stack", "n_step", "discount"):
         assert getattr(loaded, name) == getattr(memory, name)
-    for name in ("padding", "reward_clip", "seed", "num_frames", "nbytes"):
+    for name in ("padding", "reward_clip", "eviction", "seed", "num_frames", "nbytes"):
         assert getattr(loaded, name) == getattr(memory, name)
-    for _ in range(30):
+    fractions = [0, 0.3, 0.5, 1]
+    for _ in range(70):
         left, right = memory.sample(4), loaded.sample(4)
         for name in ("states", "next_states", "actions", "rewards", "discounts", "indices"):
             np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
         np.testing.assert_array_equal(memory.stacks(), loaded.stacks())
+        assert (memory.age_quantiles(fractions) == loaded.age_quantiles(fractions)).all()
         play(memory, loaded)
     loaded.check_invariants()
 
@@ -209,7 +216,7 @@ def exercise(memory: ReplayMemory) -> None:
             memory.check_invariants()
 
 
-@pytest.mark.parametrize("section", ["config", "state", "envs", "records", "drawable"])
+@pytest.mark.parametrize("section", ["config", "state", "envs", "starts", "records", "drawable"])
 def test_a_forged_file_is_refused_or_harmless(section: str, tmp_path: Path) -> None:
     """Checksums that fit prove nothing: no value in any place may lead out of the arrays."""
     path = tmp_path / "memory"

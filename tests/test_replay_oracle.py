@@ -63,6 +63,9 @@ OUTCOMES = st.sampled_from(
 )
 
 
+AGE_FRACTIONS = [0, 0.125, 0.5, 0.875, 1]
+
+
 def minimum_capacity(num_envs: int, stack: int, n_step: int) -> int:
     """With fewer frames no transition of an episode without end could be drawn."""
     return num_envs * (stack + n_step)
@@ -75,7 +78,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     stack = draw(st.integers(1, 5))
     n_step = draw(st.integers(1, 5))
     smallest = minimum_capacity(num_envs, stack, n_step)
-    primes = [prime for prime in (11, 13, 17, 23, 31, 47, 61) if prime > smallest]
+    primes = [prime for prime in (11, 13, 17, 23, 31, 47, 61, 97) if prime > smallest]
     return {
         "capacity": draw(st.sampled_from([smallest, smallest + 1, smallest + 2, *primes])),
         "frame_shape": frame_shape,
@@ -86,6 +89,8 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         "discount": draw(st.sampled_from([0.99, 0.5, 1.0, 0.0, 0.9])),
         "padding": draw(st.sampled_from(["zero", "repeat", "reject"])),
         "reward_clip": draw(st.sampled_from(["sign", "clip", "none"])),
+        "eviction": draw(st.sampled_from(["fifo", "random"])),
+        "seed": draw(st.integers(0, 2**64 - 1)),
     }
 
 
@@ -133,12 +138,12 @@ def outcome_of(call: Callable[[], Any]) -> type[Exception] | None:
 class ReplayMachine(RuleBasedStateMachine):
     """Plays the same script on the memory and on the oracle."""
 
-    @initialize(config=configurations(), seed=st.integers(0, 2**64 - 1))
-    def construct(self, config: dict[str, Any], seed: int) -> None:
+    @initialize(config=configurations())
+    def construct(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.memory = ReplayMemory(**config, seed=seed)
+        self.memory = ReplayMemory(**config)
         self.oracle = OracleReplay(**config)
-        self.pixels = np.random.default_rng(seed)
+        self.pixels = np.random.default_rng(config["seed"])
         # In memory where there is such a place: every save waits for the disk.
         in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = tempfile.TemporaryDirectory(dir=in_memory)
@@ -452,6 +457,9 @@ class ReplayMachine(RuleBasedStateMachine):
         assert memory.num_frames == oracle.num_frames
         assert len(memory) == len(rows)
         assert_equal(memory.valid_indices(), indices)
+        if oracle.num_frames:
+            ages = [oracle.age_quantile(fraction) for fraction in AGE_FRACTIONS]
+            assert_equal(memory.age_quantiles(AGE_FRACTIONS), np.array(ages, np.int64))
         if rows:
             assert_rows(columns_of(memory.gather(indices)), rows, oracle)
             if len(oracle.frame_shape) == 2:

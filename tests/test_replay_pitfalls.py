@@ -879,3 +879,39 @@ def test_wrong_acting_targets_are_refused() -> None:
         assert not np.asarray(out).any()
     memory.stacks_into(good)
     np.testing.assert_array_equal(good, memory.stacks())
+
+
+def test_ages_count_the_frames_stored_since() -> None:
+    script = numbers(10)
+    with pytest.raises(ValueError, match="no frame is stored, so none has an age"):
+        script.memory.age_quantiles([0.5])
+    script.episode(3)
+    assert script.memory.age_quantiles([0, 0.25, 0.26, 0.5, 1]).tolist() == [0, 0, 1, 1, 3]
+    script.begin().steps(100)
+    assert script.memory.age_quantiles([0, 0.5, 1]).tolist() == [0, 4, 9]
+    for fraction in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"a fraction is .*; expected 0 to 1"):
+            script.memory.age_quantiles([fraction])
+
+
+def test_random_eviction_keeps_what_a_ring_would_have_lost() -> None:
+    """Any age may survive; nothing that is drawn reaches across what is gone."""
+    script = numbers(2_000, eviction="random", n_step=2)
+    script.begin()
+    for _ in range(20_000):
+        frames = script._next_frames([0])
+        script.memory.append([0], [0.0], frames, [False], [False])
+    script.memory.check_invariants()
+    median, oldest = script.memory.age_quantiles([0.5, 1]).tolist()
+    assert 700 < median < 2_500
+    assert oldest > 4_000
+    drawable = script.drawable()
+    assert len(drawable) > 0.9 * 2_000
+    for row in drawable:
+        assert row.state == list(range(row.state[0], row.state[0] + 4))
+        assert row.next_state == [number + 2 for number in row.state]
+
+
+def test_an_eviction_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match='eviction is \'lifo\'; expected one of "fifo", "random"'):
+        ReplayMemory(10, (1,), eviction="lifo")  # type: ignore[arg-type]

@@ -7,97 +7,18 @@ read.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from fake_lane import FakeEvent, FakeLane
 
+from fastdqn.lanes import CpuLane
 from fastdqn.networks import empty_stacks
 from fastdqn.replay import ReplayMemory
-from fastdqn.staging import CpuLane, Staging
-
-
-class Mark:
-    """One recording of an event: what waits for it is not moved by later recordings."""
-
-    def __init__(self, done: bool) -> None:
-        self.done = done
-
-
-class FakeEvent:
-    def __init__(self, lane: FakeLane) -> None:
-        self.mark = Mark(done=True)  # nothing recorded yet
-        self._lane = lane
-
-    def synchronize(self) -> None:
-        mark = self.mark
-        self._lane.host_waits += not mark.done
-        while not mark.done:
-            self._lane.run_one("copy")
-
-
-class FakeLane:
-    """Two queues that stand still until something waits for them."""
-
-    pinned = False
-
-    def __init__(self) -> None:
-        self.queues: dict[str, deque[tuple[Callable[[], bool], Callable[[], None]]]] = {
-            "copy": deque(),
-            "compute": deque(),
-        }
-        self.host_waits = 0
-
-    def put(
-        self, queue: str, do: Callable[[], None], ready: Callable[[], bool] = lambda: True
-    ) -> None:
-        self.queues[queue].append((ready, do))
-
-    def run_one(self, queue: str) -> None:
-        ready, do = self.queues[queue][0]
-        while not ready():  # what it waits for is on the other queue
-            self.run_one("compute" if queue == "copy" else "copy")
-        self.queues[queue].popleft()
-        do()
-
-    def run_all(self) -> None:
-        while self.queues["compute"] or self.queues["copy"]:
-            self.run_one("compute" if self.queues["compute"] else "copy")
-
-    def event(self) -> FakeEvent:
-        return FakeEvent(self)
-
-    def device_tensor(self, host: Tensor) -> Tensor:
-        return torch.zeros_like(host)
-
-    def copy(self, host: Sequence[Tensor], device: Sequence[Tensor]) -> None:
-        def do() -> None:
-            for source, target in zip(host, device, strict=True):
-                target.copy_(source)
-
-        self.put("copy", do)
-
-    def _record(self, queue: str, event: FakeEvent) -> None:
-        mark = event.mark = Mark(done=False)
-        self.put(queue, lambda: setattr(mark, "done", True))
-
-    def record_copied(self, event: FakeEvent) -> None:
-        self._record("copy", event)
-
-    def record_computed(self, event: FakeEvent) -> None:
-        self._record("compute", event)
-
-    def copy_waits_for(self, event: FakeEvent) -> None:
-        mark = event.mark
-        self.put("copy", lambda: None, lambda: mark.done)
-
-    def compute_waits_for(self, event: FakeEvent) -> None:
-        mark = event.mark
-        self.put("compute", lambda: None, lambda: mark.done)
+from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 
 
 class CountingSampler:
@@ -112,9 +33,9 @@ class CountingSampler:
             array[...] = self.batches
 
 
-def make_staging(lane: Any, slots: int = 2) -> Staging:
+def make_staging(lane: Any, slots: int = 2, gatherer: Gatherer | None = None) -> Staging:
     return Staging(
-        CountingSampler(),
+        gatherer or InlineGatherer(CountingSampler().sample_into),
         lane,
         batch_size=3,
         stack=2,
@@ -183,31 +104,136 @@ def filled_memory(stack: int, frame_shape: tuple[int, ...], dtype: str) -> Repla
 
     memory.begin(frames())
     for step in range(60):
-        memory.append(
-            np.array([step]), np.array([step / 4]), frames(), np.array([False]), np.array([False])
-        )
+        append(memory, step, frames())
     return memory
 
 
+def append(memory: ReplayMemory, step: int, frames: np.ndarray[Any, Any] | None = None) -> None:
+    if frames is None:
+        frames = np.full((1, *memory.frame_shape), step, memory.dtype)
+    no = np.array([False])
+    memory.append(np.array([step]), np.array([step / 4]), frames, no, no)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 4])
 @pytest.mark.parametrize(
     ("stack", "frame_shape", "dtype"), [(4, (84, 84), "uint8"), (1, (4,), "float32")]
 )
 def test_on_a_cpu_batches_are_the_memorys_own_and_nothing_is_copied(
-    stack: int, frame_shape: tuple[int, ...], dtype: str
+    stack: int, frame_shape: tuple[int, ...], dtype: str, threads: int
 ) -> None:
+    """For every number of threads, however many batches are asked for ahead."""
     memory = filled_memory(stack, frame_shape, dtype)
     twin = filled_memory(stack, frame_shape, dtype)
     staging = Staging(
-        memory, CpuLane(), batch_size=8, stack=stack, frame_shape=frame_shape, dtype=dtype
+        make_gatherer(memory, threads),
+        CpuLane(),
+        batch_size=40,
+        stack=stack,
+        frame_shape=frame_shape,
+        dtype=dtype,
     )
     places = set()
-    for _ in range(6):
-        expected = twin.sample(8)
-        with staging.batch() as batch:
-            for name in ("states", "actions", "rewards", "discounts", "next_states"):
-                assert np.array_equal(getattr(batch, name).numpy(), getattr(expected, name)), name
-            places.add(batch.states.data_ptr())
+    for ahead in (0, 1, 2, 3, 7):
+        staging.prefetch(ahead)
+        for _ in range(max(ahead, 1)):
+            expected = twin.sample(40)
+            with staging.batch() as batch:
+                for name in ("states", "actions", "rewards", "discounts", "next_states"):
+                    assert np.array_equal(getattr(batch, name).numpy(), getattr(expected, name))
+                places.add(batch.states.data_ptr())
+        append(memory, ahead)  # nothing is in flight any more
+        append(twin, ahead)
     assert len(places) == 2  # two slots, used in turn
+    staging.close()
+
+
+class EagerGatherer:
+    """Writes to a slot at once when it is submitted: the earliest that a thread could."""
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.waited = 0
+
+    def submit(self, *arrays: np.ndarray[Any, Any]) -> None:
+        self.submitted += 1
+        for array in arrays:
+            array[...] = self.submitted
+
+    def wait(self) -> None:
+        assert self.waited < self.submitted
+        self.waited += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("lane_type", ["cpu", "fake"])
+def test_no_slot_is_given_away_that_is_still_read(slots: int, lane_type: str) -> None:
+    lane = CpuLane() if lane_type == "cpu" else FakeLane()
+    gatherer = EagerGatherer()
+    staging = make_staging(lane, slots, gatherer)
+    seen: list[float] = []
+    for count in (1, 5, 2):
+        staging.prefetch(count)
+        for _ in range(count):
+            with staging.batch() as batch:
+                if isinstance(lane, FakeLane):
+                    lane.put("compute", lambda part=batch.rewards: seen.append(part[0].item()))
+                else:
+                    seen.append(batch.rewards[0].item())
+    if isinstance(lane, FakeLane):
+        lane.run_all()
+    assert seen == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert gatherer.submitted == gatherer.waited == 8  # none ahead that nobody asked for
+
+
+def test_with_two_slots_the_next_batch_is_gathered_while_one_is_learned_from() -> None:
+    gatherer = EagerGatherer()
+    staging = make_staging(CpuLane(), 2, gatherer)
+    staging.prefetch(4)
+    assert gatherer.submitted == 2
+    ahead = []
+    for _ in range(4):
+        with staging.batch():
+            ahead.append(gatherer.submitted - gatherer.waited)
+    assert ahead == [1, 1, 1, 0]
+
+
+def test_a_batch_that_cannot_be_gathered_does_not_shift_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gatherer = EagerGatherer()
+    staging = make_staging(CpuLane(), 2, gatherer)
+    staging.prefetch(3)
+    whole = gatherer.wait
+
+    def damaged() -> None:
+        whole()
+        raise ValueError("damaged frame")
+
+    monkeypatch.setattr(gatherer, "wait", damaged)
+    with pytest.raises(ValueError, match="damaged"), staging.batch():
+        pass
+    monkeypatch.setattr(gatherer, "wait", whole)
+    for number in (2, 3):
+        with staging.batch() as batch:
+            assert batch.rewards.tolist() == [number] * 3
+
+
+def test_the_wait_for_a_batch_is_measured() -> None:
+    class Slow(CountingSampler):
+        def sample_into(self, *arrays: np.ndarray[Any, Any]) -> None:
+            time.sleep(0.02)
+
+    staging = make_staging(CpuLane(), 2, InlineGatherer(Slow().sample_into))
+    staging.prefetch(2)
+    assert staging.wait_seconds == 0
+    for _ in range(2):
+        with staging.batch():
+            time.sleep(0.2)
+    assert 0.04 <= staging.wait_seconds < 0.2
 
 
 def test_stacks_of_images_lie_channels_last() -> None:
@@ -221,7 +247,7 @@ def test_stacks_of_images_lie_channels_last() -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_batches_arrive_whole_on_a_busy_cuda_device() -> None:
-    from fastdqn.staging import make_lane
+    from fastdqn.lanes import make_lane
 
     device = torch.device("cuda")
     staging = make_staging(make_lane(device))

@@ -19,6 +19,7 @@ from fastdqn.checkpoint import load_agent
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.evaluation import evaluate
+from fastdqn.machine import Limit
 from fastdqn.metrics import Counters
 from fastdqn.trainer import Budget, Trainer, train
 
@@ -54,6 +55,21 @@ def test_same_seed_same_weights_other_seed_others(make: Any, num_envs: int) -> N
     np.random.seed(99)  # noqa: NPY002
     assert equal(first, weights_after(make(seed=1, num_envs=num_envs)))
     assert not equal(first, weights_after(make(seed=2, num_envs=num_envs)))
+
+
+@pytest.mark.parametrize("make", [cartpole, breakout])
+def test_weights_do_not_depend_on_the_number_of_threads_that_gather(make: Any) -> None:
+    # Several updates are due at once, of batches large enough to be shared out.
+    settings = {"num_envs": 3, "train_period_steps": 1, "batch_size": 20, "steps": 120}
+    expected = weights_after(make(**settings, prefetch_threads=0))
+    for threads in (1, 2, 4):
+        assert equal(weights_after(make(**settings, prefetch_threads=threads)), expected), threads
+
+
+def test_reports_say_how_long_learning_waits_for_batches() -> None:
+    first, *later = train(cartpole(learning_starts_steps=150))
+    assert math.isnan(first.batch_wait)
+    assert all(0 <= report.batch_wait < 1 for report in later)
 
 
 def test_a_run_leaves_the_global_generators_alone() -> None:
@@ -253,17 +269,31 @@ def test_without_a_game_nothing_starts() -> None:
 def test_a_memory_that_would_not_fit_is_refused_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastdqn.trainer.available_bytes", lambda: 2 * 10**9)
-    with pytest.raises(UserError) as caught:
-        train(breakout(replay_capacity=1_000_000))
-    message = str(caught.value)
-    assert "needs 7.4" in message
-    assert "2.00 GB are available" in message
-    fits = int(message.split("replay_capacity=")[2].split()[0])
-    assert 235_000 < fits < 250_000
-    Trainer(breakout(replay_capacity=fits))
+    limit = Limit("this machine's memory", 2 * 10**9)
+    monkeypatch.setattr("fastdqn.budget.memory_limits", lambda: [limit])
+    with pytest.raises(UserError, match=r"needs 7\.\d+ GB .*memory leaves 2 GB") as caught:
+        train(breakout(replay_capacity=1_000_000, replay_storage="raw"))
+    fits = int(str(caught.value).split("--replay-capacity ")[1].split()[0])
+    assert 235_000 < fits < 270_000
+    Trainer(breakout(replay_capacity=fits, replay_storage="raw"))
     with pytest.raises(UserError):
-        Trainer(breakout(replay_capacity=fits + 1))
+        Trainer(breakout(replay_capacity=fits + 1, replay_storage="raw"))
+    Trainer(breakout(replay_capacity=fits + 1, replay_storage="raw", allow_overcommit=True))
+
+
+def test_the_replay_memory_is_sized_from_bytes_and_reports_what_it_holds() -> None:
+    config = breakout(
+        replay_memory="2MB", replay_storage="raw", replay_eviction="random", steps=600
+    )
+    trainer = Trainer(config)
+    assert trainer.memory.capacity == trainer.config.replay_capacity == 2_000_000 // 7_092
+    assert trainer.memory.eviction == "random"
+    assert trainer.config.replay_memory is None
+    *_, report = trainer.run()
+    assert report.replay_frame_bytes == pytest.approx(7_092, abs=5)
+    assert report.replay_full_bytes == report.replay_bytes == trainer.memory.nbytes
+    median, oldest = trainer.memory.age_quantiles([0.5, 1.0]).tolist()
+    assert (report.replay_median_age, report.replay_oldest_age) == (median, oldest)
 
 
 def test_memory_stays_flat() -> None:

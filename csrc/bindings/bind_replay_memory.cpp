@@ -1,11 +1,14 @@
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "bindings.hpp"
 #include "fastdqn/replay_memory.hpp"
@@ -47,6 +50,8 @@ constexpr Names<Padding, 3> kPaddings{
 constexpr Names<RewardClip, 3> kRewardClips{
     "reward_clip",
     {{{"sign", RewardClip::kSign}, {"clip", RewardClip::kClip}, {"none", RewardClip::kNone}}}};
+constexpr Names<Eviction, 2> kEvictions{
+    "eviction", {{{"fifo", Eviction::kFifo}, {"random", Eviction::kRandom}}}};
 
 constexpr Names<Storage, 2> kStorages{
     "storage", {{{"raw", Storage::kRaw}, {"compressed", Storage::kCompressed}}}};
@@ -58,7 +63,7 @@ StackLayout layout(bool channels_last) {
 std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, py::handle dtype,
                                    py::handle num_envs, py::handle stack, py::handle n_step,
                                    double discount, py::handle padding, py::handle reward_clip,
-                                   py::handle storage, py::handle seed) {
+                                   py::handle eviction, py::handle storage, py::handle seed) {
   return std::make_unique<ReplayMemory>(ReplayConfig{
       .capacity = integer_argument(capacity, "capacity"),
       .frame = {shape_argument(frame_shape), dtype_argument(dtype)},
@@ -69,6 +74,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
       .storage = kStorages.value(storage),
+      .eviction = kEvictions.value(eviction),
       .seed = seed_argument(seed),
   });
 }
@@ -142,19 +148,44 @@ Batch gather(const ReplayMemory& memory, py::handle indices, bool channels_last)
 void sample_into(ReplayMemory& memory, py::handle states, py::handle next_states,
                  py::handle actions, py::handle rewards, py::handle discounts,
                  py::handle indices) {
-  const FrameGeometry& frame = memory.config().frame;
-  const std::size_t rows = rows_of(states, "states");
-  const BatchTarget target{
+  const BatchTarget target =
+      batch_argument(memory, states, next_states, actions, rewards, discounts, indices);
+  const NoGil no_gil;
+  memory.sample_into(target);
+}
+
+void sample_slots_into(ReplayMemory& memory, py::handle state_slots, py::handle next_state_slots,
+                       py::handle actions, py::handle rewards, py::handle discounts,
+                       py::handle indices) {
+  const std::size_t rows = rows_of(state_slots, "state_slots");
+  const SlotBatchTarget target{
       .rows = rows,
-      .states = stack_argument(states, frame, stack_of(memory), rows, "states"),
-      .next_states = stack_argument(next_states, frame, stack_of(memory), rows, "next_states"),
+      .state_slots = table_argument(state_slots, rows, stack_of(memory), "state_slots"),
+      .next_state_slots =
+          table_argument(next_state_slots, rows, stack_of(memory), "next_state_slots"),
       .actions = column_argument<std::int64_t>(actions, rows, "actions"),
       .rewards = column_argument<float>(rewards, rows, "rewards"),
       .discounts = column_argument<float>(discounts, rows, "discounts"),
       .indices = column_argument<std::int64_t>(indices, rows, "indices"),
   };
   const NoGil no_gil;
-  memory.sample_into(target);
+  memory.sample_slots_into(target);
+}
+
+py::array_t<std::int64_t> newest_slots(const ReplayMemory& memory, py::handle env_ids) {
+  const auto envs = env_ids_argument(env_ids, memory.config().num_envs);
+  py::array_t<std::int64_t> out(static_cast<py::ssize_t>(envs.size()));
+  auto* slots = out.mutable_data();
+  const NoGil no_gil;
+  memory.newest_slots_into(envs, slots);
+  return out;
+}
+
+void frames_into(const ReplayMemory& memory, py::handle out, py::handle slots) {
+  const auto rows = integers_argument(slots, "slots");
+  const StackTarget target = stack_argument(out, memory.config().frame, 1, rows.size(), "out");
+  const NoGil no_gil;
+  memory.frames_into(rows, target);
 }
 
 py::array_t<std::int64_t> valid_indices(const ReplayMemory& memory) {
@@ -163,6 +194,17 @@ py::array_t<std::int64_t> valid_indices(const ReplayMemory& memory) {
     return memory.valid_indices();
   }();
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(indices.size()), indices.data());
+}
+
+py::array_t<std::int64_t> age_quantiles(const ReplayMemory& memory,
+                                        const std::vector<double>& fractions) {
+  const auto ages = [&] {
+    const NoGil no_gil;
+    return memory.age_quantiles(fractions);
+  }();
+  py::array_t<std::int64_t> out(static_cast<py::ssize_t>(ages.size()));
+  std::copy(ages.begin(), ages.end(), out.mutable_data());
+  return out;
 }
 
 /// A read-only view of one part of a batch. The batch is its base and owns the memory.
@@ -233,7 +275,7 @@ void bind_replay_memory(py::module_& module) {
 
   py::class_<ReplayMemory> memory(
       module, "ReplayMemory",
-      R"(The last `capacity` frames of all environments, and the transitions between them.
+      R"(`capacity` frames of all environments, and the transitions between them.
 
 One slot of the ring is one frame, a frame's slot number is the index of the transition that
 starts there, and stacks are built when they are read. A transition can be drawn exactly when
@@ -256,8 +298,10 @@ Parameters
     discount     of the reward a step later, 0 to 1
     padding      "zero", "repeat" or "reject"
     reward_clip  "sign", "clip" (to -1 to 1) or "none": applied to each step's reward as it is read
+    eviction     which frames go when the memory is full: the oldest ("fifo"), or those of a block
+                 of consecutive ones drawn at random ("random"), so that any age may survive
     storage      "raw", or "compressed": without loss, as what changed from frame to frame
-    seed         of the sampling, 0 to 2**64 - 1
+    seed         of the sampling and of random eviction, 0 to 2**64 - 1
 
 A setting out of range is a ValueError, one of a wrong type a TypeError, and more memory than
 there is a MemoryError. A call that raises has changed nothing.
@@ -268,9 +312,9 @@ those run side by side; none holds the GIL while it copies frames.)");
       .def(py::init(&make), py::arg("capacity"), py::arg("frame_shape") = py::make_tuple(84, 84),
            py::arg("dtype") = "uint8", py::kw_only(), py::arg("num_envs") = 1,
            py::arg("stack") = 4, py::arg("n_step") = 1, py::arg("discount") = 0.99,
-           py::arg("padding") = "zero", py::arg("reward_clip") = "sign", py::arg("storage") = "raw",
-           py::arg("seed") = 0,
-           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", storage="raw", seed=0)
+           py::arg("padding") = "zero", py::arg("reward_clip") = "sign",
+           py::arg("eviction") = "fifo", py::arg("storage") = "raw", py::arg("seed") = 0,
+           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", eviction="fifo", storage="raw", seed=0)
 --
 
 See the class.)")
@@ -374,11 +418,47 @@ and [:, 1:] of one planar array [B, stack + 1, *frame_shape], and then each fram
 
 ValueError where nothing can be drawn, for a wrong shape, layout or overlap, or a read-only array;
 TypeError for a wrong dtype.)")
+      .def("sample_slots_into", &sample_slots_into, py::arg("state_slots"),
+           py::arg("next_state_slots"), py::arg("actions"), py::arg("rewards"),
+           py::arg("discounts"), py::arg("indices"),
+           R"(sample_slots_into(self, state_slots, next_state_slots, actions, rewards, discounts, indices)
+--
+
+Draw what sample_into would draw now, and say where its frames are stored.
+
+state_slots and next_state_slots are [B, stack] int64: the slots of each state's frames, the oldest
+first; `capacity` stands for a frame of zeros. The other arrays are those of sample_into. Slots
+are used again: they mean these frames until the next begin or append. Raises as sample_into does.)")
+      .def("newest_slots", &newest_slots, py::arg("env_ids") = py::none(),
+           R"(newest_slots(self, env_ids=None)
+--
+
+[N] int64: where each environment's newest frame is stored, -1 where it was overwritten.
+
+IndexError for an environment that does not exist.)")
+      .def("frames_into", &frames_into, py::arg("out"), py::arg("slots"),
+           R"(frames_into(self, out, slots)
+--
+
+Fill the caller's array [N, 1, *frame_shape] with the frames stored in slots, [N] integers.
+
+IndexError for a slot that holds no frame; else raises as stacks_into does.)")
       .def("valid_indices", &valid_indices,
            R"(valid_indices(self)
 --
 
 Every index that can be drawn now, ascending: int64.)")
+      .def("age_quantiles", &age_quantiles, py::arg("fractions"),
+           R"(age_quantiles(self, fractions)
+--
+
+How old the stored frames are: int64, one age for each of the fractions (floats from 0 to 1).
+
+A frame's age is the number of frames stored after it, over all environments. For a fraction q it
+is the least age that a share q of the stored frames does not exceed: 0 gives the youngest (always
+0), 0.5 the median, 1 the oldest. Exact, and quick in a memory of any size.
+
+ValueError where nothing is stored.)")
       .def("__len__", &ReplayMemory::num_drawable, py::call_guard<NoGil>(),
            "__len__(self)\n--\n\nHow many transitions can be drawn now.")
       .def("check_invariants", &ReplayMemory::check_invariants, py::call_guard<NoGil>(),
@@ -472,10 +552,13 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
                              }),
                              "How rewards are clipped: \"sign\", \"clip\" or \"none\".")
       .def_property_readonly(
+          "eviction", of_config([](const ReplayConfig& c) { return kEvictions.name(c.eviction); }),
+          "Which frames go when the memory is full: \"fifo\" or \"random\".")
+      .def_property_readonly(
           "storage", of_config([](const ReplayConfig& c) { return kStorages.name(c.storage); }),
           "How frames are held: \"raw\" or \"compressed\".")
       .def_property_readonly("seed", of_config([](const ReplayConfig& c) { return c.seed; }),
-                             "Seed of the sampling.");
+                             "Seed of the sampling and of random eviction.");
 }
 
 }  // namespace fastdqn::bindings

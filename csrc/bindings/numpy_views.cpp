@@ -277,26 +277,59 @@ std::size_t rows_of(py::handle value, const char* name) {
   return static_cast<std::size_t>(array.shape(0));
 }
 
-template <typename Number>
-Number* column_argument(py::handle value, std::size_t rows, const char* name) {
-  py::array array = checked_output(value, name);
-  const py::dtype expected = py::dtype::of<Number>();
+/// Checks what the shape does not say of an array of numbers to write to.
+void* checked_numbers(py::array array, const py::dtype& expected, const char* name) {
   if (!array.dtype().equal(expected)) {
-    fail_type(name, "of dtype " + text(array.dtype()),
-              text(expected).c_str());
+    fail_type(name, "of dtype " + text(array.dtype()), text(expected).c_str());
   }
-  check_rows(shape_of(array), name, rows);
   constexpr int kLayout = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ |
                           py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   if ((array.flags() & kLayout) != kLayout) {
     throw py::value_error(std::string(name) + " has strides of " +
-                          std::to_string(array.strides(0)) +
+                          std::to_string(array.strides(array.ndim() - 1)) +
                           " bytes; expected C-contiguous and aligned");
   }
-  return static_cast<Number*>(array.mutable_data());
+  return array.mutable_data();
+}
+
+template <typename Number>
+Number* column_argument(py::handle value, std::size_t rows, const char* name) {
+  const py::array array = checked_output(value, name);
+  check_rows(shape_of(array), name, rows);
+  return static_cast<Number*>(checked_numbers(array, py::dtype::of<Number>(), name));
 }
 template std::int64_t* column_argument(py::handle, std::size_t, const char*);
 template float* column_argument(py::handle, std::size_t, const char*);
+
+std::int64_t* table_argument(py::handle value, std::size_t rows, std::size_t columns,
+                             const char* name) {
+  const py::array array = checked_output(value, name);
+  const auto shape = shape_of(array);
+  const std::array expected{static_cast<py::ssize_t>(rows), static_cast<py::ssize_t>(columns)};
+  if (!std::equal(shape.begin(), shape.end(), expected.begin(), expected.end())) {
+    throw py::value_error(std::string(name) + " has shape " + shape_text(shape) + "; expected " +
+                          shape_text(expected));
+  }
+  return static_cast<std::int64_t*>(
+      checked_numbers(array, py::dtype::of<std::int64_t>(), name));
+}
+
+BatchTarget batch_argument(const ReplayMemory& memory, py::handle states, py::handle next_states,
+                           py::handle actions, py::handle rewards, py::handle discounts,
+                           py::handle indices) {
+  const FrameGeometry& frame = memory.config().frame;
+  const auto stack = static_cast<std::size_t>(memory.config().stack);
+  const std::size_t rows = rows_of(states, "states");
+  return {
+      .rows = rows,
+      .states = stack_argument(states, frame, stack, rows, "states"),
+      .next_states = stack_argument(next_states, frame, stack, rows, "next_states"),
+      .actions = column_argument<std::int64_t>(actions, rows, "actions"),
+      .rewards = column_argument<float>(rewards, rows, "rewards"),
+      .discounts = column_argument<float>(discounts, rows, "discounts"),
+      .indices = column_argument<std::int64_t>(indices, rows, "indices"),
+  };
+}
 
 py::tuple shape_tuple(const FrameGeometry& frame) {
   py::tuple shape(frame.shape.size());

@@ -55,6 +55,16 @@ std::size_t rows_of(py::handle value, const char* name);
 template <typename Number>
 Number* column_argument(py::handle value, std::size_t rows, const char* name);
 
+/// The caller's arrays for a batch of `memory`: states and next_states [rows, stack, *frame.shape]
+/// and the columns [rows], all of them checked.
+BatchTarget batch_argument(const ReplayMemory& memory, py::handle states, py::handle next_states,
+                           py::handle actions, py::handle rewards, py::handle discounts,
+                           py::handle indices);
+
+/// The caller's writable, C-contiguous array [rows, columns] of int64.
+std::int64_t* table_argument(py::handle value, std::size_t rows, std::size_t columns,
+                             const char* name);
+
 py::tuple shape_tuple(const FrameGeometry& frame);
 py::dtype numpy_dtype(DType dtype);
 

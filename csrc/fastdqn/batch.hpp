@@ -56,6 +56,24 @@ struct BatchTarget {
   float* rewards;
   float* discounts;
   std::int64_t* indices;
+
+  /// The same memory from a row on.
+  BatchTarget from_row(std::size_t first, std::size_t count) const noexcept {
+    return {count,           states.from_row(first), next_states.from_row(first), actions + first,
+            rewards + first, discounts + first,      indices + first};
+  }
+};
+
+/// The caller's memory for a batch of `rows` transitions whose frames stay where they are: states
+/// name the slots of their frames, oldest first, and `capacity` stands for a frame of zeros.
+struct SlotBatchTarget {
+  std::size_t rows;
+  std::int64_t* state_slots;       // [rows, stack]
+  std::int64_t* next_state_slots;  // [rows, stack]
+  std::int64_t* actions;
+  float* rewards;
+  float* discounts;
+  std::int64_t* indices;
 };
 
 /// A batch that owns its memory. Its contents never change once a ReplayMemory has handed it out.

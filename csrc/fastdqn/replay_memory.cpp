@@ -51,6 +51,21 @@ std::vector<double> powers(double base, std::int64_t highest) {
   return result;
 }
 
+/// Blocks long enough that few of their stacks and windows reach out of them.
+constexpr std::size_t kUsualBlockFramesPerEnv = 256;
+
+/// With least_block, a step of all environments finds its stacks and windows stored: it stores two
+/// frames of each environment whose episode it ends, the last and the first of the next.
+WriteOrder new_order(const ReplayConfig& config) {
+  const auto envs = static_cast<std::size_t>(config.num_envs);
+  const auto window = static_cast<std::size_t>(config.stack + config.n_step);
+  return WriteOrder(config.eviction,
+                    {.capacity = static_cast<std::size_t>(config.capacity),
+                     .least_block = 2 * envs * window,
+                     .usual_block = envs * kUsualBlockFramesPerEnv},
+                    config.seed);
+}
+
 std::uint16_t one_older(std::uint16_t age) noexcept {
   return age == std::numeric_limits<std::uint16_t>::max() ? age
                                                           : static_cast<std::uint16_t>(age + 1);
@@ -105,6 +120,7 @@ ReplayMemory::ReplayMemory(ReplayConfig config)
       store_(new_store(config_)),
       records_(new_records(capacity())),
       envs_(static_cast<std::size_t>(config_.num_envs)),
+      order_(new_order(config_)),
       rng_(config_.seed) {
   drawable_.reserve(capacity());
 }
@@ -199,13 +215,9 @@ void ReplayMemory::append_row(const StepRows& steps, std::size_t row) {
 
 /// Takes the next slot of the ring for a frame of `env`, linked to nothing.
 Slot ReplayMemory::store_frame(std::uint32_t env, std::uint16_t age, const std::byte* frame) {
-  const Slot slot = head_;
-  if (num_frames_ == capacity()) {
-    evict(slot);
-  } else {
-    ++num_frames_;
-  }
-  head_ = slot + 1 == capacity() ? 0 : slot + 1;
+  const Slot slot = order_.head();
+  if (slot < stored()) evict(slot);
+  order_.advance();
   store_->write(slot, env, frame);
   records_[slot].env = env;
   records_[slot].age = age;
@@ -340,21 +352,75 @@ void ReplayMemory::check_target(const BatchTarget& target) const {
   }
 }
 
-void ReplayMemory::sample_into(const BatchTarget& target) {
+/// With the lock held. Each draw asks for the record that is read next.
+void ReplayMemory::draw_slots(std::span<Slot> slots) {
+  if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
+  const auto choices = static_cast<std::uint32_t>(drawable_.size());
+  const std::lock_guard rng_lock(rng_mutex_);
+  for (Slot& slot : slots) {
+    slot = drawable_[rng_.below(choices)];
+    prefetch_line(&records_[slot]);
+    store_->prefetch_slot(slot);
+  }
+}
+
+ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
   check_target(target);
+  Drawn drawn(*this, target);
+  draw_slots(drawn.slots_);
+  return drawn;
+}
+
+void ReplayMemory::Drawn::gather(std::size_t first, std::size_t count) const {
+  memory_->gather_rows(std::span(slots_).subspan(first, count), target_.from_row(first, count));
+}
+
+void ReplayMemory::sample_into(const BatchTarget& target) { draw(target).gather(0, target.rows); }
+
+void ReplayMemory::sample_slots_into(const SlotBatchTarget& target) {
   std::vector<Slot> slots(target.rows);
   const std::shared_lock lock(mutex_);
-  if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
-  {
-    const auto choices = static_cast<std::uint32_t>(drawable_.size());
-    const std::lock_guard rng_lock(rng_mutex_);
-    for (Slot& slot : slots) {
-      slot = drawable_[rng_.below(choices)];
-      prefetch_line(&records_[slot]);
-      store_->prefetch_slot(slot);
+  draw_slots(slots);
+  const auto write = [this](const Slot* frames, std::int64_t* out) {
+    for (std::size_t k = 0; k < stack(); ++k) {
+      out[k] = frames[k] == kNoSlot ? config_.capacity : static_cast<std::int64_t>(frames[k]);
     }
+  };
+  Window window;
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    look_up(slots[row], window);
+    target.indices[row] = static_cast<std::int64_t>(slots[row]);
+    target.actions[row] = window.action;
+    target.rewards[row] = window.reward;
+    target.discounts[row] = window.discount;
+    const Slot* frames = window.frames.data();
+    write(frames, target.state_slots + row * stack());
+    write(window.one_step ? frames + 1 : window.later_frames.data(),
+          target.next_state_slots + row * stack());
   }
-  gather_rows(slots, target);
+}
+
+void ReplayMemory::newest_slots_into(std::span<const std::int64_t> envs,
+                                     std::int64_t* target) const {
+  const std::shared_lock lock(mutex_);
+  for (std::size_t row = 0; row < envs.size(); ++row) {
+    const Slot newest = env_at(envs[row]).newest;
+    target[row] = newest == kNoSlot ? -1 : static_cast<std::int64_t>(newest);
+  }
+}
+
+void ReplayMemory::frames_into(std::span<const std::int64_t> slots,
+                               const StackTarget& target) const {
+  const std::shared_lock lock(mutex_);
+  for (const std::int64_t slot : slots) {
+    if (slot >= 0 && static_cast<std::size_t>(slot) < stored()) continue;
+    throw std::out_of_range("slot " + std::to_string(slot) + " holds no frame; expected 0 to " +
+                            std::to_string(static_cast<std::int64_t>(stored()) - 1));
+  }
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    const auto slot = static_cast<Slot>(slots[row]);
+    store_->read(&slot, 1, target.row(row), 0);  // a stack of one is the same in both layouts
+  }
 }
 
 void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
@@ -480,7 +546,7 @@ std::vector<std::int64_t> ReplayMemory::valid_indices() const {
   std::vector<std::int64_t> indices;
   const std::shared_lock lock(mutex_);
   indices.reserve(drawable_.size());
-  for (std::size_t slot = 0; slot < num_frames_; ++slot) {
+  for (std::size_t slot = 0; slot < stored(); ++slot) {
     if (records_[slot].position != kNoSlot) indices.push_back(static_cast<std::int64_t>(slot));
   }
   return indices;
@@ -493,24 +559,38 @@ std::size_t ReplayMemory::num_drawable() const {
 
 std::size_t ReplayMemory::num_frames() const {
   const std::shared_lock lock(mutex_);
-  return num_frames_;
+  return stored();
+}
+
+std::vector<std::uint64_t> ReplayMemory::age_quantiles(std::span<const double> fractions) const {
+  for (const double fraction : fractions) {
+    if (!(fraction >= 0.0 && fraction <= 1.0)) {
+      throw std::invalid_argument("a fraction is " + std::to_string(fraction) +
+                                  "; expected 0 to 1");
+    }
+  }
+  std::vector<std::uint64_t> ages(fractions.size());
+  const std::shared_lock lock(mutex_);
+  if (stored() == 0) throw std::invalid_argument("no frame is stored, so none has an age");
+  order_.age_quantiles_into(fractions, ages.data());
+  return ages;
 }
 
 std::size_t ReplayMemory::nbytes() const noexcept {
-  return store_->nbytes() + capacity() * kKnownNbytes + envs_.size() * sizeof(Env);
+  return store_->nbytes() + capacity() * kKnownNbytes + envs_.size() * sizeof(Env) +
+         order_.nbytes();
 }
 
 std::size_t ReplayMemory::nbytes_now() const {
   const std::shared_lock lock(mutex_);
-  return store_->nbytes_now(num_frames_) + capacity() * sizeof(SlotRecord) +
-         drawable_.size() * sizeof(Slot) + envs_.size() * sizeof(Env);
+  return store_->nbytes_now(stored()) + capacity() * sizeof(SlotRecord) +
+         drawable_.size() * sizeof(Slot) + envs_.size() * sizeof(Env) + order_.nbytes();
 }
 
 double ReplayMemory::frame_nbytes_mean() const {
   const std::shared_lock lock(mutex_);
-  if (num_frames_ == 0) return 0.0;
-  return static_cast<double>(store_->frames_nbytes(num_frames_)) /
-         static_cast<double>(num_frames_);
+  if (stored() == 0) return 0.0;
+  return static_cast<double>(store_->frames_nbytes(stored())) / static_cast<double>(stored());
 }
 
 std::string ReplayMemory::why_nothing_can_be_drawn() const {
@@ -518,7 +598,7 @@ std::string ReplayMemory::why_nothing_can_be_drawn() const {
   std::size_t padded = 0;
   std::size_t overwritten = 0;
   std::size_t incomplete = 0;
-  for (Slot slot = 0; slot < num_frames_; ++slot) {
+  for (Slot slot = 0; slot < stored(); ++slot) {
     if (!records_[slot].has_action()) {
       ++without_action;
     } else if (!stack_can_be_read(slot)) {
@@ -539,7 +619,7 @@ std::string ReplayMemory::why_nothing_can_be_drawn() const {
   add(padded, "whose stack would need padding (padding=\"reject\")");
   add(incomplete, "whose window of " + std::to_string(config_.n_step) + " steps is not complete");
   if (reasons.empty()) reasons = "nothing was stored yet; call begin, then append";
-  return "0 of " + std::to_string(num_frames_) + " stored frames can be drawn: " + reasons;
+  return "0 of " + std::to_string(stored()) + " stored frames can be drawn: " + reasons;
 }
 
 // -- checking ---------------------------------------------------------------------------------
@@ -554,21 +634,18 @@ namespace {
 
 void ReplayMemory::check_invariants() const {
   const std::shared_lock lock(mutex_);
-  if (num_frames_ > capacity() || head_ >= capacity() ||
-      (num_frames_ < capacity() && head_ != num_frames_)) {
-    fail("slot", head_, "the head of the ring does not follow the frames stored");
-  }
-  for (std::size_t slot = 0; slot < num_frames_; ++slot) check_links(static_cast<Slot>(slot));
+  order_.check();
+  for (std::size_t slot = 0; slot < stored(); ++slot) check_links(static_cast<Slot>(slot));
   check_envs();
-  store_->check_invariants(num_frames_);
-  if (drawable_.size() > num_frames_) fail("slot", num_frames_, "more are listed than stored");
+  store_->check_invariants(stored());
+  if (drawable_.size() > stored()) fail("slot", stored(), "more are listed than stored");
   for (std::size_t position = 0; position < drawable_.size(); ++position) {
     const Slot slot = drawable_[position];
-    if (slot >= num_frames_ || records_[slot].position != position) {
+    if (slot >= stored() || records_[slot].position != position) {
       fail("slot", slot, "it is not where the list of what can be drawn has it");
     }
   }
-  for (std::size_t number = 0; number < num_frames_; ++number) {
+  for (std::size_t number = 0; number < stored(); ++number) {
     const auto slot = static_cast<Slot>(number);
     const bool listed = records_[slot].position != kNoSlot;
     if (listed && (records_[slot].position >= drawable_.size() ||
@@ -593,7 +670,7 @@ void ReplayMemory::check_links(Slot slot) const {
     fail("slot", slot, "its environment does not exist");
   }
   if (record.previous != kNoSlot) {
-    if (record.previous >= num_frames_ || records_[record.previous].next != slot) {
+    if (record.previous >= stored() || records_[record.previous].next != slot) {
       fail("slot", slot, "the frame before does not lead to it");
     }
     const SlotRecord& previous = records_[record.previous];
@@ -602,7 +679,7 @@ void ReplayMemory::check_links(Slot slot) const {
     }
   }
   if (record.next != kNoSlot) {
-    if (record.next >= num_frames_ || records_[record.next].previous != slot) {
+    if (record.next >= stored() || records_[record.next].previous != slot) {
       fail("slot", slot, "the frame after does not lead back to it");
     }
     if (!record.has_action()) fail("slot", slot, "a frame follows without an action");
@@ -618,7 +695,7 @@ void ReplayMemory::check_envs() const {
     const Env& env = envs_[number];
     if (env.newest == kNoSlot) continue;
     if (env.phase == Phase::kNotBegun) fail("environment", number, "it has frames but no episode");
-    if (env.newest >= num_frames_) fail("environment", number, "its newest frame is not stored");
+    if (env.newest >= stored()) fail("environment", number, "its newest frame is not stored");
     const SlotRecord& newest = records_[env.newest];
     if (newest.env != number || newest.age != env.age || newest.next != kNoSlot ||
         newest.has_action()) {

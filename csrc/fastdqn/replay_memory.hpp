@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "fastdqn/reward.hpp"
 #include "fastdqn/rng.hpp"
 #include "fastdqn/turnstile_mutex.hpp"
+#include "fastdqn/write_order.hpp"
 
 namespace fastdqn {
 
@@ -32,6 +34,7 @@ struct ReplayConfig {
   Padding padding;
   RewardClip reward_clip;
   Storage storage;
+  Eviction eviction;
   std::uint64_t seed;
 };
 
@@ -60,7 +63,8 @@ struct StepRows {
   std::span<const std::uint8_t> life_lost;  // terminal for learning; the episode goes on
 };
 
-/// The last `capacity` frames of all environments in one ring, and the transitions between them.
+/// `capacity` frames of all environments in one ring, and the transitions between them: the last
+/// ones, or with Eviction::kRandom a random choice of blocks of older ones among them.
 ///
 /// One slot is one frame; stacks are built when they are read. The transition that starts at a
 /// frame can be drawn exactly when
@@ -100,6 +104,30 @@ class ReplayMemory {
   /// Throws std::invalid_argument with the reason where none can be drawn.
   void sample_into(const BatchTarget& target);
 
+  /// Transitions that were drawn and are still to be copied. While one lives they stay stored:
+  /// begin and append wait for its end. It may be moved to, used and destroyed by any thread, but
+  /// not by one that writes to the memory before, which would wait for itself.
+  class Drawn {
+   public:
+    std::size_t rows() const noexcept { return slots_.size(); }
+
+    /// Copies some of the rows to the same rows of the target. Threads may share the rows out.
+    void gather(std::size_t first, std::size_t count) const;
+
+   private:
+    friend class ReplayMemory;
+    explicit Drawn(const ReplayMemory& memory, const BatchTarget& target)
+        : memory_(&memory), target_(target), slots_(target.rows), lock_(memory.mutex_) {}
+
+    const ReplayMemory* memory_;
+    BatchTarget target_;
+    std::vector<Slot> slots_;
+    std::shared_lock<TurnstileMutex> lock_;
+  };
+
+  /// The first half of sample_into, to be finished by Drawn::gather. Throws as sample_into does.
+  Drawn draw(const BatchTarget& target);
+
   /// The transitions at `indices`, into the caller's memory.
   void gather_into(std::span<const std::int64_t> indices, const BatchTarget& target) const;
 
@@ -107,11 +135,25 @@ class ReplayMemory {
   Batch sample(std::int64_t batch_size, StackLayout layout);
   Batch gather(std::span<const std::int64_t> indices, StackLayout layout) const;
 
+  /// Draws as sample_into does, from the same generator, but copies no frames: for whoever keeps
+  /// frames elsewhere as well.
+  void sample_slots_into(const SlotBatchTarget& target);
+
+  /// The slot of the newest frame of each of `envs`, -1 where it was overwritten.
+  void newest_slots_into(std::span<const std::int64_t> envs, std::int64_t* target) const;
+
+  /// The frames in `slots`, as stacks of one, into the rows of `target`.
+  void frames_into(std::span<const std::int64_t> slots, const StackTarget& target) const;
+
   /// Every index that can be drawn, ascending.
   std::vector<std::int64_t> valid_indices() const;
 
   std::size_t num_drawable() const;
   std::size_t num_frames() const;
+
+  /// Ages of the stored frames; see WriteOrder. Throws std::invalid_argument for a fraction that is
+  /// none, or where nothing is stored.
+  std::vector<std::uint64_t> age_quantiles(std::span<const double> fractions) const;
 
   /// What the full memory takes, in bytes, whatever the frames are.
   std::size_t nbytes() const noexcept;
@@ -159,6 +201,7 @@ class ReplayMemory {
   };
 
   std::size_t stack() const noexcept { return static_cast<std::size_t>(config_.stack); }
+  std::size_t stored() const noexcept { return order_.num_stored(); }  // in the first slots
   std::size_t capacity() const noexcept { return static_cast<std::size_t>(config_.capacity); }
   const Env& env_at(std::int64_t number) const;
   void check_named_once(std::span<const std::int64_t> envs);
@@ -175,6 +218,7 @@ class ReplayMemory {
   bool window_is_complete(Slot slot) const noexcept;
   bool can_be_drawn(Slot slot) const noexcept;
 
+  void draw_slots(std::span<Slot> slots);
   bool shares_frames(const BatchTarget& target) const noexcept;
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
@@ -199,8 +243,7 @@ class ReplayMemory {
   std::vector<SlotRecord> records_;  // by slot
   std::vector<Slot> drawable_;       // in no order; each slot's record knows its position
   std::vector<Env> envs_;
-  Slot head_ = 0;  // where the next frame goes
-  std::size_t num_frames_ = 0;
+  WriteOrder order_;
   std::uint64_t calls_ = 0;  // of begin and append
 
   mutable std::mutex rng_mutex_;  // guards the generator; taken inside mutex_

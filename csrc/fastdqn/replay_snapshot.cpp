@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kConfigName = "config";
 constexpr const char* kStateName = "state";
 constexpr const char* kEnvsName = "envs";
+constexpr const char* kStartsName = "starts";
 constexpr const char* kRecordsName = "records";
 constexpr const char* kDrawableName = "drawable";
 
@@ -32,18 +33,19 @@ struct SavedConfig {
   std::uint8_t reward_clip;  // its place in kSavedRewardClips
   std::uint8_t dimensions;
   std::uint8_t storage;
-  std::array<std::uint8_t, 3> unused;
+  std::uint8_t eviction;
+  std::array<std::uint8_t, 2> unused;
   std::array<std::int64_t, kMaxFrameDimensions> shape;
 };
 static_assert(sizeof(SavedConfig) == 120);
 
 struct SavedState {
-  std::uint64_t head;
-  std::uint64_t num_frames;
+  WriteOrder::State order;
   std::uint64_t num_drawable;
-  std::uint64_t rng_position;
+  std::uint64_t rng_position;  // of the sampling
 };
-static_assert(sizeof(SavedState) == 32);
+static_assert(sizeof(SavedState) == 48);
+static_assert(std::is_trivially_copyable_v<SavedState>);
 
 struct SavedEnv {
   Slot newest;
@@ -70,6 +72,7 @@ SavedConfig saved(const ReplayConfig& config) {
                               config.reward_clip);
   out.reward_clip = static_cast<std::uint8_t>(clip - kSavedRewardClips.begin());
   out.storage = static_cast<std::uint8_t>(config.storage);
+  out.eviction = static_cast<std::uint8_t>(config.eviction);
   out.dimensions = static_cast<std::uint8_t>(config.frame.shape.size());
   std::copy(config.frame.shape.begin(), config.frame.shape.end(), out.shape.begin());
   return out;
@@ -80,6 +83,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       config.padding > static_cast<std::uint8_t>(Padding::kReject) ||
       config.reward_clip >= kSavedRewardClips.size() ||
       config.storage > static_cast<std::uint8_t>(Storage::kCompressed) ||
+      config.eviction > static_cast<std::uint8_t>(Eviction::kRandom) ||
       config.dimensions > kMaxFrameDimensions) {
     throw SnapshotError(path, "the settings have values that mean nothing");
   }
@@ -94,6 +98,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       .padding = static_cast<Padding>(config.padding),
       .reward_clip = kSavedRewardClips[config.reward_clip],
       .storage = static_cast<Storage>(config.storage),
+      .eviction = static_cast<Eviction>(config.eviction),
       .seed = config.seed,
   };
 }
@@ -122,19 +127,21 @@ void ReplayMemory::save(const std::string& path) const {
     envs.push_back({env.newest, env.age, static_cast<std::uint8_t>(env.phase), 0});
   }
   const SavedConfig config = saved(config_);
-  SavedState state{head_, num_frames_, drawable_.size(), 0};
+  SavedState state{order_.state(), drawable_.size(), 0};
   {
     const std::lock_guard rng_lock(rng_mutex_);
     state.rng_position = rng_.position();
   }
+  const std::span starts = order_.starts();
 
   SnapshotWriter writer(path);
   writer.write_section(kConfigName, &config, sizeof(config));
   writer.write_section(kStateName, &state, sizeof(state));
   writer.write_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
-  writer.write_section(kRecordsName, records_.data(), num_frames_ * sizeof(SlotRecord));
+  writer.write_section(kStartsName, starts.data(), starts.size_bytes());
+  writer.write_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
-  store_->save(writer, num_frames_);
+  store_->save(writer, stored());
   writer.commit();
 }
 
@@ -150,12 +157,12 @@ void ReplayMemory::load_frames(SnapshotReader& reader) {
 /// In pieces that are a small part of what the frames take.
 void ReplayMemory::load_raw_frames(SnapshotReader& reader) {
   const std::size_t nbytes = config_.frame.nbytes();
-  require_items(reader, kRawFramesSection, num_frames_, nbytes);
+  require_items(reader, kRawFramesSection, stored(), nbytes);
   const std::size_t frames_a_piece = std::max<std::size_t>(1, kPieceNbytes / nbytes);
-  std::vector<std::byte> piece(std::min(frames_a_piece, num_frames_) * nbytes);
+  std::vector<std::byte> piece(std::min(frames_a_piece, stored()) * nbytes);
   SnapshotReader::Stream stream = reader.stream(kRawFramesSection);
-  for (std::size_t slot = 0; slot < num_frames_;) {
-    const std::size_t count = std::min(frames_a_piece, num_frames_ - slot);
+  for (std::size_t slot = 0; slot < stored();) {
+    const std::size_t count = std::min(frames_a_piece, stored() - slot);
     stream.read(piece.data(), count * nbytes);
     for (std::size_t k = 0; k < count; ++k, ++slot) {
       const std::int64_t env = records_[slot].env;
@@ -172,9 +179,9 @@ void ReplayMemory::load_groups(SnapshotReader& reader) {
   const FrameCodec& codec = store_->codec();
   const auto refuse = [&](const char* what) { throw SnapshotError(reader.path(), what); };
   SnapshotReader::Stream stream = reader.stream(kGroupsSection);
-  std::vector<bool> filled(num_frames_);
+  std::vector<bool> filled(stored());
   std::vector<std::byte> data(FrameGroup::max_nbytes(codec) + FrameCodec::kCodeSlack);
-  for (std::size_t missing = num_frames_; stream.nbytes_left() > 0 || missing > 0;) {
+  for (std::size_t missing = stored(); stream.nbytes_left() > 0 || missing > 0;) {
     SavedGroup saved{};
     stream.read(&saved, sizeof(saved));
     if (saved.frames > kGroupFrames || saved.nbytes > FrameGroup::max_nbytes(codec)) {
@@ -188,7 +195,7 @@ void ReplayMemory::load_groups(SnapshotReader& reader) {
     std::size_t wanted = 0;
     for (std::size_t k = 0; k < saved.frames; ++k) {
       if (slots[k] == kNoSlot) continue;
-      if (slots[k] >= num_frames_ || filled[slots[k]]) refuse("a frame is stored twice or nowhere");
+      if (slots[k] >= stored() || filled[slots[k]]) refuse("a frame is stored twice or nowhere");
       filled[slots[k]] = true;
       ++wanted;
     }
@@ -209,12 +216,12 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
     const ReplayConfig config = checked_config(restored(saved_config, path));
     require_items(reader, kEnvsName, static_cast<std::uint64_t>(config.num_envs),
                   sizeof(SavedEnv));
-    require_items(reader, kRecordsName, state.num_frames, sizeof(SlotRecord));
+    const std::uint64_t num_frames =
+        std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
+    require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
     require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    const auto capacity = static_cast<std::uint64_t>(config.capacity);
-    if (state.num_frames > capacity || state.num_drawable > state.num_frames ||
-        state.head >= capacity) {
-      throw SnapshotError(path, "the counts of what is stored contradict the capacity");
+    if (state.num_drawable > num_frames) {
+      throw SnapshotError(path, "more can be drawn than is stored");
     }
 
     auto memory = std::make_unique<ReplayMemory>(config);
@@ -227,12 +234,14 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
       }
       memory->envs_[number] = {newest, age, static_cast<Phase>(phase), 0};
     }
-    memory->head_ = static_cast<Slot>(state.head);
-    memory->num_frames_ = static_cast<std::size_t>(state.num_frames);
+    require_items(reader, kStartsName, memory->order_.num_blocks(), sizeof(std::uint64_t));
+    std::vector<std::uint64_t> starts(memory->order_.num_blocks());
+    reader.read_section(kStartsName, starts.data(), starts.size() * sizeof(starts[0]));
+    memory->order_.restore(state.order, starts);
     memory->rng_ = CounterRng(config.seed, state.rng_position);
     memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
     reader.read_section(kRecordsName, memory->records_.data(),
-                        memory->num_frames_ * sizeof(SlotRecord));
+                        memory->stored() * sizeof(SlotRecord));
     reader.read_section(kDrawableName, memory->drawable_.data(),
                         memory->drawable_.size() * sizeof(Slot));
     memory->load_frames(reader);

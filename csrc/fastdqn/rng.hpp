@@ -7,14 +7,16 @@
 namespace fastdqn {
 
 /// A counter-based generator: Philox-4x32 with ten rounds (Salmon et al., "Parallel random
-/// numbers: as easy as 1, 2, 3", SC 2011). Its whole state is a seed and how many words were
-/// drawn, so that it is saved and restored exactly. Not thread-safe.
+/// numbers: as easy as 1, 2, 3", SC 2011). Its whole state is a seed, a stream of that seed (each
+/// independent of the others) and how many words were drawn, so that it is saved and restored
+/// exactly. Not thread-safe.
 class CounterRng {
  public:
   using Block = std::array<std::uint32_t, 4>;
 
-  explicit CounterRng(std::uint64_t seed, std::uint64_t position = 0) noexcept
-      : seed_(seed), position_(position), block_(philox(counter(), seed)) {}
+  explicit CounterRng(std::uint64_t seed, std::uint64_t position = 0,
+                      std::uint32_t stream = 0) noexcept
+      : seed_(seed), position_(position), stream_(stream), block_(philox(counter(), seed)) {}
 
   std::uint64_t seed() const noexcept { return seed_; }
 
@@ -61,11 +63,13 @@ class CounterRng {
  private:
   Block counter() const noexcept {
     const std::uint64_t number = position_ / 4;
-    return {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), 0, 0};
+    return {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), stream_,
+            0};
   }
 
   std::uint64_t seed_;
   std::uint64_t position_;
+  std::uint32_t stream_;
   Block block_;  // the words from position_ rounded down to a multiple of 4
 };
 

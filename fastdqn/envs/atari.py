@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -68,9 +69,18 @@ class AtariOptions:
 
 
 class AtariGame:
-    """One emulator under the stepper: what `AtariEnv` and `AtariVector` are made of."""
+    """One emulator under the stepper: what `AtariEnv` and `AtariVector` are made of.
 
-    def __init__(self, game: str, options: AtariOptions, seed: np.random.SeedSequence) -> None:
+    `watch` is shown the emulator after every frame.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        options: AtariOptions,
+        seed: np.random.SeedSequence,
+        watch: Callable[[ale_py.ALEInterface], None] | None = None,
+    ) -> None:
         self.game = resolve_game(game)
         self.options = options
         self.ale = ale_py.ALEInterface()
@@ -79,21 +89,23 @@ class AtariGame:
         self.ale.setInt("max_num_frames_per_episode", 0)
         self.ale.setBool("truncate_on_loss_of_life", False)
         self.ale.setBool("color_averaging", False)
-        self.ale.setFloat("repeat_action_probability", options.sticky_actions)
-        self.seed(seed)
+        # The action that sticks is no part of the emulator's saved state; the stepper has its own.
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self._load(seed)
         minimal = self.ale.getMinimalActionSet()
         actions = self.ale.getLegalActionSet() if options.full_action_set else minimal
         fires = options.fire_reset and ale_py.Action.FIRE in minimal
         self.action_meanings: tuple[str, ...] = tuple(action.name for action in actions)
         try:
             self.stepper = AtariStepper(
-                self.ale,
+                self.ale if watch is None else _Watched(self.ale, watch),
                 actions,
                 screen_shape=self.ale.getScreenDims(),
                 frame_shape=options.frame_shape,
                 noop_action=ale_py.Action.NOOP,
                 fire_action=ale_py.Action.FIRE if fires else None,
                 frame_skip=options.frame_skip,
+                sticky_actions=options.sticky_actions,
                 life_loss=options.life_loss,
                 life_loss_penalty=options.life_loss_penalty,
                 reward_clip=options.reward_clip,
@@ -102,17 +114,47 @@ class AtariGame:
             )
         except ValueError as error:
             raise UserError(str(error)) from None
+        self._seed_choices(seed)
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        """Seeds the emulator and the numbers of no-ops; a reset must follow."""
-        emulator_seed, noop_seed = seed.generate_state(2)
+        """Seeds the emulator, the sticky actions and the numbers of no-ops; a reset must follow."""
+        self._load(seed)
+        self._seed_choices(seed)
+
+    def _load(self, seed: np.random.SeedSequence) -> None:
+        emulator_seed = seed.generate_state(1)[0]
         self.ale.setInt("random_seed", int(emulator_seed >> 1))  # it must fit a positive int32
         self.ale.loadROM(rom_path(self.game))  # where the emulator takes up its seed
+
+    def _seed_choices(self, seed: np.random.SeedSequence) -> None:
+        _, noop_seed, sticky_seed = seed.generate_state(3)
         self._noops = np.random.default_rng(noop_seed)
+        self.stepper.seed(int(sticky_seed))
 
     def reset(self, out: npt.NDArray[np.uint8]) -> None:
         """Starts a new game and writes its first frame to `out` [*frame_shape]."""
         self.stepper.reset(out, int(self._noops.integers(self.options.noop_max + 1)))
+
+    def save_state(self) -> dict[str, Any]:
+        """All that `load_state` needs to go on exactly, in another process too."""
+        return {
+            "emulator": self.ale.cloneState(include_rng=True).serialize(),
+            "stepper": self.stepper.save_state(),
+            "noops": dict(self._noops.bit_generator.state),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state saved by the same game with the same options."""
+        emulator = ale_py.ALEState(state["emulator"])
+        # The emulator's state leaves something out that a frame settles in Q*bert and Tetris. What
+        # it does not settle, in Yars' Revenge alone, are pixels of the very next screen, which are
+        # left over from the last one: the stepper looks at that one where frame_skip is 1 or 2.
+        self.ale.restoreState(emulator)
+        if not self.ale.game_over():
+            self.ale.act(ale_py.Action.NOOP)
+        self.ale.restoreState(emulator)
+        self.stepper.load_state(state["stepper"])
+        self._noops.bit_generator.state = state["noops"]
 
     def protocol(self) -> dict[str, object]:
         """What is played and how, in values that JSON can hold."""
@@ -126,12 +168,30 @@ class AtariGame:
         }
 
 
+class _Watched:
+    """An emulator that is looked at after every frame."""
+
+    def __init__(
+        self, ale: ale_py.ALEInterface, watch: Callable[[ale_py.ALEInterface], None]
+    ) -> None:
+        self._ale = ale
+        self._watch = watch
+
+    def act(self, action: ale_py.Action) -> float:
+        reward: float = self._ale.act(action)
+        self._watch(self._ale)
+        return reward
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
+
+
 class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):
     """An Atari game as a gymnasium environment; observations are uint8 [*frame_shape].
 
     game: any usual form of the name: "Breakout", "space_invaders", "ALE/Pong-v5".
     frame_skip: emulator frames for which a step repeats its action.
-    sticky_actions: probability, at every frame, that the emulator repeats its last action instead.
+    sticky_actions: probability, at every frame, that the last frame's action is played instead.
     full_action_set: all 18 actions, not only those that the game uses.
     noop_max: a reset plays 0 to this many frames of no-ops, drawn uniformly.
     fire_reset: play FIRE at a reset, and in the first step after a life loss, in games that use it.

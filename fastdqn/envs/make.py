@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,27 +10,67 @@ import gymnasium
 
 from fastdqn.envs.atari import AtariOptions
 from fastdqn.envs.classic import GymVector
-from fastdqn.envs.vector import AtariVector, VectorEnv
+from fastdqn.envs.vector import AtariVector, SerialVector, VectorEnv
+from fastdqn.envs.workers import WorkerVector
 from fastdqn.errors import UserError
 
-__all__ = ["EnvFunction", "make_envs"]
+__all__ = ["EnvFunction", "default_workers", "make_envs", "make_serial"]
 
 EnvFunction = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def make_envs(
-    env: str | EnvFunction | None, game: str | None, num_envs: int, *, seed: int, **options: Any
+    env: str | EnvFunction | None,
+    game: str | None,
+    num_envs: int,
+    *,
+    seed: int,
+    workers: int | None = 0,
+    **options: Any,
 ) -> VectorEnv:
-    """`num_envs` environments: gymnasium's, by id or function, or else Atari's `game`.
+    """`num_envs` environments: gymnasium's, by name or function, or else Atari's `game`.
 
-    `options` are those of `AtariOptions`, for a game alone. Raises `UserError` where neither is
-    given, or none such exists.
+    `options` are those of `AtariOptions`, for a game alone. With `workers` they are split over as
+    many processes (None: as many as pay off), and are the same. Raises `UserError` where none such
+    exists, or where workers cannot make it.
     """
+    if workers is None:
+        cores = len(os.sched_getaffinity(0))
+        workers = default_workers(num_envs, cores) if env is None else 0
+    if not workers:
+        return make_serial(env, game, num_envs, seed=seed, **options)
+    if env is not None and not isinstance(env, str):
+        raise UserError(
+            f"workers={workers}: environments that a function makes stay in this process; give "
+            'a name that can be imported, such as env="my_module:make_env", or workers=0'
+        )
+    return WorkerVector(env, game, num_envs, workers=workers, seed=seed, **options)
+
+
+def default_workers(num_envs: int, cores: int) -> int:
+    """How many processes pay off for `num_envs` games on so many cores; 0: none beside this one.
+
+    A single game waits for its worker's signals, and two cores are busy learning: there nothing was
+    gained. More cores are the games', but for one.
+    """
+    return min(num_envs, cores - 1) if num_envs > 1 and cores > 2 else 0
+
+
+def make_serial(
+    env: str | EnvFunction | None,
+    game: str | None,
+    num_envs: int,
+    *,
+    seed: int,
+    share: range | None = None,
+    **options: Any,
+) -> SerialVector:
+    """Those of them that `share` names (None: all), in this process."""
     if env is not None:
-        return GymVector(env, num_envs, seed=seed)
+        return GymVector(env, num_envs, seed=seed, share=share)
     if game is None:
         raise UserError(
             'no game: give one, such as game="Breakout" (--game Breakout), or a gymnasium '
             'environment, such as env="CartPole-v1" (--env CartPole-v1)'
         )
-    return AtariVector(game, num_envs, AtariOptions(**options), seed=seed)
+    return AtariVector(game, num_envs, AtariOptions(**options), seed=seed, share=share)

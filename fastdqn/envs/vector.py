@@ -6,17 +6,31 @@ resets what has ended. The arrays of a result are reused by the next call: copy 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+import ale_py
 import numpy as np
 import numpy.typing as npt
 
 from fastdqn.envs.atari import AtariGame, AtariOptions
 from fastdqn.errors import UserError
 
-__all__ = ["AtariVector", "SerialVector", "StepResult", "VectorEnv", "checked_ids"]
+__all__ = [
+    "AtariVector",
+    "SerialVector",
+    "StateNotSaved",
+    "StepResult",
+    "VectorEnv",
+    "checked_ids",
+    "spawn_seeds",
+    "states_of_all",
+]
+
+
+class StateNotSaved(Exception):
+    """An environment whose state cannot be saved, with the reason: it must start anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +46,33 @@ class StepResult:
     life_lost: npt.NDArray[np.bool_]  # [N] terminal for learning, the episode goes on
     frames_used: npt.NDArray[np.int64]  # [N] emulator frames of the step
 
+    @staticmethod
+    def columns(frame_shape: Sequence[int], dtype: npt.DTypeLike) -> dict[str, np.dtype[Any]]:
+        """What each array holds for one environment, by name: its type, with a frame's shape."""
+        return {
+            "actions": np.dtype(np.int64),
+            "frames": np.dtype((dtype, tuple(frame_shape))),
+            "rewards": np.dtype(np.float64),
+            "learning_rewards": np.dtype(np.float32),
+            "terminated": np.dtype(np.bool_),
+            "truncated": np.dtype(np.bool_),
+            "life_lost": np.dtype(np.bool_),
+            "frames_used": np.dtype(np.int64),
+        }
+
     @classmethod
     def zeros(cls, num_envs: int, frame_shape: Sequence[int], dtype: npt.DTypeLike) -> StepResult:
         """The arrays for `num_envs` environments, all zero."""
-        return cls(
-            actions=np.zeros(num_envs, np.int64),
-            frames=np.zeros((num_envs, *frame_shape), dtype),
-            rewards=np.zeros(num_envs, np.float64),
-            learning_rewards=np.zeros(num_envs, np.float32),
-            terminated=np.zeros(num_envs, np.bool_),
-            truncated=np.zeros(num_envs, np.bool_),
-            life_lost=np.zeros(num_envs, np.bool_),
-            frames_used=np.zeros(num_envs, np.int64),
-        )
+        columns = cls.columns(frame_shape, dtype)
+        return cls(**{name: np.zeros(num_envs, kind) for name, kind in columns.items()})
+
+    def rows(self, share: slice) -> StepResult:
+        """Views of the rows of some environments."""
+        return StepResult(**{name: array[share] for name, array in self.arrays().items()})
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class VectorEnv(Protocol):
@@ -83,6 +111,22 @@ class VectorEnv(Protocol):
         """`send` and `receive` in one."""
         ...
 
+    def save_state(self) -> dict[str, Any]:
+        """All that `load_state` needs to go on exactly, in another process too: `{"envs": [...]}`,
+        an entry for each environment, of what JSON holds, bytes and arrays.
+
+        Not between `send` and `receive`, nor before what has ended is reset. Raises
+        `StateNotSaved` where an environment cannot.
+        """
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state saved by environments made with the same settings and number.
+
+        Raises `ValueError` for any other.
+        """
+        ...
+
     def close(self) -> None:
         """Ends the environments; no other call may follow."""
         ...
@@ -91,7 +135,19 @@ class VectorEnv(Protocol):
 class SerialVector:
     """Environments in this process, which step one after another in `receive`."""
 
+    num_envs: int
+    frame_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    num_actions: int
+    _result: StepResult
     _sent: npt.NDArray[np.int64] | None = None
+
+    def write_to(self, result: StepResult) -> None:
+        """From now on steps write to the arrays of `result`, which take over what stands in the
+        ones before."""
+        for name, array in self._result.arrays().items():
+            getattr(result, name)[:] = array
+        self._result = result
 
     def send(self, actions: npt.NDArray[np.int64]) -> None:
         """See `VectorEnv.send`."""
@@ -104,43 +160,96 @@ class SerialVector:
             raise RuntimeError("no step was begun: send actions before receiving their results")
         return self.step(actions)
 
+    def protocol(self) -> dict[str, object]:
+        """See `VectorEnv.protocol`."""
+        raise NotImplementedError
+
+    def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[Any]:
+        """See `VectorEnv.reset`."""
+        raise NotImplementedError
+
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """See `VectorEnv.step`."""
         raise NotImplementedError
 
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`."""
+        raise NotImplementedError
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See `VectorEnv.close`."""
+        raise NotImplementedError
+
+
+def spawn_seeds(seed: int, num_envs: int, share: range | None) -> list[np.random.SeedSequence]:
+    """A seed for each environment of `share` (None: of all `num_envs`), its own child of `seed`:
+    which one does not depend on the share. Raises `UserError` where there are no environments."""
+    if num_envs < 1:
+        raise UserError(f"num_envs must be at least 1, got {num_envs}")
+    seeds = np.random.SeedSequence(seed).spawn(num_envs)
+    return seeds if share is None else [seeds[i] for i in share]
+
 
 def checked_ids(env_ids: npt.NDArray[np.int64] | None, num_envs: int) -> npt.NDArray[np.int64]:
-    """The environments that a reset names: all for None. A mask is refused, it names others."""
+    """The environments that a reset names, each once: all for None. A mask is refused."""
     if env_ids is None:
         return np.arange(num_envs)
     if env_ids.dtype.kind not in "iu":
         raise TypeError(f"env_ids must be integers, got {env_ids.dtype}")
     if env_ids.size and not 0 <= env_ids.min() <= env_ids.max() < num_envs:
         raise IndexError(f"env_ids must be in [0, {num_envs}), got {env_ids.tolist()}")
+    if len(set(env_ids.tolist())) < env_ids.size:
+        raise ValueError(f"env_ids must differ, got {env_ids.tolist()}")
     return env_ids
 
 
+def states_of_all(state: Mapping[str, Any], num_envs: int) -> Sequence[Mapping[str, Any]]:
+    """The entries of a state that `VectorEnv.save_state` returned: one for each environment."""
+    states: Sequence[Mapping[str, Any]] = state["envs"]
+    if len(states) != num_envs:
+        raise ValueError(f"expected the states of {num_envs} environments, got {len(states)}")
+    return states
+
+
 class AtariVector(SerialVector):
-    """N emulators in this process, each with its own seed, writing into one array."""
+    """N emulators in this process, each with its own seed, writing into one array.
+
+    `share` names some of `num_envs` environments: only they are made, and each is what it would be
+    among all of them. `watch` is shown each emulator after every frame of it.
+    """
 
     def __init__(
-        self, game: str, num_envs: int, options: AtariOptions | None = None, *, seed: int = 0
+        self,
+        game: str,
+        num_envs: int,
+        options: AtariOptions | None = None,
+        *,
+        seed: int = 0,
+        share: range | None = None,
+        watch: Callable[[ale_py.ALEInterface], None] | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, got {num_envs}")
         options = options or AtariOptions()
-        seeds = np.random.SeedSequence(seed).spawn(num_envs)
-        self.num_envs = num_envs
-        self.frame_shape: tuple[int, ...] = options.frame_shape
-        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
-        self._games = [AtariGame(game, options, seed) for seed in seeds]
+        seeds = spawn_seeds(seed, num_envs, share)
+        self.num_envs = len(seeds)
+        self.frame_shape = options.frame_shape
+        self.dtype = np.dtype(np.uint8)
+        self._games = [AtariGame(game, options, seed, watch) for seed in seeds]
         self.num_actions = len(self._games[0].action_meanings)
-        self._result = StepResult.zeros(num_envs, options.frame_shape, np.uint8)
+        self._result = StepResult.zeros(self.num_envs, options.frame_shape, np.uint8)
         self._rows = list(self._result.frames)
+
+    def write_to(self, result: StepResult) -> None:
+        """See `SerialVector.write_to`."""
+        super().write_to(result)
+        self._rows = list(result.frames)
 
     def protocol(self) -> dict[str, object]:
         """See `VectorEnv.protocol`."""
-        return {"num_envs": self.num_envs, **self._games[0].protocol()}
+        return {"num_envs": self.num_envs, "workers": 0, **self._games[0].protocol()}
 
     def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.uint8]:
         """See `VectorEnv.reset`."""
@@ -169,6 +278,15 @@ class AtariVector(SerialVector):
             result.life_lost[i] = stepper.life_lost
             result.frames_used[i] = stepper.frames_used
         return result
+
+    def save_state(self) -> dict[str, Any]:
+        """See `VectorEnv.save_state`."""
+        return {"envs": [game.save_state() for game in self._games]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `VectorEnv.load_state`."""
+        for game, saved in zip(self._games, states_of_all(state, self.num_envs), strict=True):
+            game.load_state(saved)
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

@@ -53,8 +53,14 @@ std::vector<Row> sampled(ReplayMemory& memory) {
 void a_loaded_memory_continues() {
   const TemporaryFolder folder;
   const std::string path = folder / "memory";
-  for (const std::int64_t capacity : {15, 29, 500}) {
-    ReplayMemory memory(three_envs(capacity));
+  for (const auto& [capacity, eviction] :
+       {std::pair{15, Eviction::kFifo}, std::pair{29, Eviction::kFifo},
+        std::pair{500, Eviction::kFifo}, std::pair{15, Eviction::kRandom},
+        std::pair{61, Eviction::kRandom}, std::pair{90, Eviction::kRandom}}) {
+    ReplayConfig config = three_envs(capacity);
+    config.stack = 1;
+    config.eviction = eviction;
+    ReplayMemory memory(config);
     play(memory, 0, 100);
     (void)sampled(memory);
     memory.save(path);
@@ -83,6 +89,7 @@ void all_settings_come_back() {
                                 .padding = padding,
                                 .reward_clip = clip,
                                 .storage = storage_under_test,
+                                .eviction = Eviction::kRandom,
                                 .seed = ~std::uint64_t{0}};
       const ReplayMemory memory(config);
       memory.save(folder / "memory");
@@ -92,6 +99,7 @@ void all_settings_come_back() {
       CHECK(loaded.stack == config.stack && loaded.n_step == config.n_step);
       CHECK(loaded.discount == config.discount && loaded.padding == config.padding);
       CHECK(loaded.reward_clip == config.reward_clip && loaded.seed == config.seed);
+      CHECK(loaded.eviction == config.eviction);
     }
   }
 }
@@ -153,8 +161,8 @@ class Forgery {
     writer.commit();
   }
 
-  const std::array<const char*, 6> names_{
-      "config",  "state",    "envs",
+  const std::array<const char*, 7> names_{
+      "config",  "state",    "envs", "starts",
       "records", "drawable", storage_under_test == Storage::kRaw ? "frames" : "groups"};
   std::string path_;
   std::map<std::string, std::string> sections_;
@@ -199,11 +207,16 @@ void contradictions_are_refused() {
     forged().put("config", byte, std::uint8_t{200}).refused("settings have values that mean");
   }
   forged().put("config", 51, std::uint8_t{1}).refused("frame_shape is (0,)");
-  forged().put("state", 8, huge).refused("section \"records\" has 1120 bytes; expected 1152921504");
-  forged().put("state", 16, huge).refused("section \"drawable\" has");
-  forged().put("state", 0, std::uint64_t{40}).refused("contradict the capacity");
-  forged().put("config", 0, std::int64_t{39}).refused("contradict the capacity");
-  forged().put("config", 0, std::int64_t{41}).refused("the head of the ring");
+  forged().put("state", 0, std::uint64_t{39}).refused("section \"records\" has 1120 bytes; expected 39");
+  forged().put("state", 0, ~std::uint64_t{0}).refused("more was written than can be counted");
+  forged().put("state", 0, std::uint64_t{61}).refused("the head of the ring does not follow");
+  forged().put("state", 16, std::uint64_t{5}).refused("the blocks ");
+  forged().put("state", 24, std::uint64_t{40}).refused("the slot to be written does not exist");
+  forged().put("state", 32, huge).refused("section \"drawable\" has");
+  forged().put("config", 0, std::int64_t{39}).refused("section \"records\" has 1120 bytes");
+  forged().put("config", 0, std::int64_t{41}).refused("section \"records\" has 1120 bytes");
+  forged().put("starts", 0, std::uint64_t{41}).refused("the blocks of frames were not written one");
+  forged().cut("starts", 8).refused("section \"starts\" has");
   forged().put("config", 8, std::int64_t{2}).refused("section \"envs\" has 24 bytes; expected 2");
   if (storage_under_test == Storage::kRaw) {
     forged().cut("frames", 4).refused("section \"frames\" has 156 bytes; expected 40 times 4");
@@ -212,7 +225,7 @@ void contradictions_are_refused() {
     damaged_groups_are_refused(folder);
   }
   forged().cut("records", 1).refused("section \"records\" has 1119 bytes; expected 40 times 28");
-  forged().cut("state", 8).refused("section \"state\" has 24 bytes; expected 32");
+  forged().cut("state", 8).refused("section \"state\" has 40 bytes; expected 48");
 
   forged().put("envs", 6, std::uint8_t{3}).refused("a phase that means nothing");
   forged().put("envs", 6, std::uint8_t{0}).refused("environment 0: it has frames but no episode");
@@ -263,7 +276,7 @@ void contradictions_are_refused() {
     }
   }
   shorter.cut("drawable", 4)
-      .put("state", 16, listed - 1)
+      .put("state", 32, listed - 1)
       .put("records", last * kRecord + kPosition, kNoSlot)
       .refused("it can be drawn but is not listed");
   Forgery wrong(folder);

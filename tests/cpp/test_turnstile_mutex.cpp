@@ -54,9 +54,24 @@ void readers_share() {
   std::thread([&] { const std::shared_lock other(mutex); }).join();
 }
 
+void what_one_thread_shares_another_may_let_go() {
+  TurnstileMutex mutex;
+  std::shared_lock lock(mutex);
+  std::atomic<bool> written{false};
+  std::thread writer([&] {
+    const std::lock_guard exclusive(mutex);
+    written = true;
+  });
+  std::this_thread::sleep_for(5ms);
+  std::thread([held = std::move(lock), &written] { CHECK(!written); }).join();
+  writer.join();
+  CHECK(written);
+}
+
 }  // namespace
 
 int main() {
   readers_do_not_overtake();
   readers_share();
+  what_one_thread_shares_another_may_let_go();
 }

@@ -1,0 +1,195 @@
+"""What a run takes of memory and disk, compared with what there is before its first step.
+
+A replay memory fills over hours: a run that the machine cannot hold would be killed long after it
+was started. So all that it comes to take is added up beforehand and too much is refused, in one
+line that says what would fit. Raw frames have one size. Compressed ones are counted at a size that
+play should not exceed, by a table of games (see `frame_sizes`), or, where the game is not in it, at
+the largest of the table; other frames at the worst that compression does to any. It measures
+nothing: the run's reports show what the frames really take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fastdqn.config import Config
+from fastdqn.errors import UserError
+from fastdqn.frame_sizes import GAME_FRAME_SHAPE, budgeted_frame_bytes
+from fastdqn.machine import Disk, Limit, disk_of, memory_limits
+from fastdqn.units import bytes_text, parse_bytes
+
+__all__ = ["Needs", "check_fits", "needs_of", "with_sized_replay"]
+
+# What is kept of every frame beside it: its record, its place in the list of what can be drawn.
+RECORD_BYTES = 36
+# Compression makes no frame larger than this.
+WORST_COMPRESSION = 1.02
+# A batch takes about this for each number in its stacks: its slots, float32 copies, activations
+# and gradients.
+BYTES_PER_BATCH_NUMBER = 40
+# Everything else that grows after the check: scratch memory of the libraries, logs, an evaluation.
+# Measured from 50 to 70 MiB with batches of 32 of Atari's frames.
+WORKSPACE_BYTES = 128 * 2**20
+# The stack and the heap that glibc reserves for a thread, most of it never filled.
+RESERVED_BYTES_PER_THREAD = 72 * 2**20
+# Of the display and the log writer.
+OTHER_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a run comes to take."""
+
+    frame: int
+    """Of memory, for each frame that is stored."""
+    frame_file: int
+    """Of the disk under `replay_dir`, for each frame that is stored."""
+    beside: Mapping[str, int]
+    """Of memory, beside the replay memory, by what it is for."""
+    reserved: int
+    """Of address space, that is never filled."""
+    written: int
+    """Of the disk under `out`."""
+
+
+def needs_of(
+    config: Config,
+    *,
+    frame_shape: Sequence[int],
+    dtype: np.dtype,
+    game: str | None,
+    network_bytes: int,
+    on_host: bool,
+) -> Needs:
+    """What the run takes. `network_bytes` is for the networks, gradients and moments.
+
+    `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
+    the networks live in this machine's memory.
+    """
+    threads = OTHER_THREADS + config.prefetch_threads + (config.threads or os.cpu_count() or 1)
+    numbers = math.prod(frame_shape)
+    raw = numbers * dtype.itemsize
+    frame = raw
+    if config.replay_storage == "compressed":
+        frame = math.ceil(raw * WORST_COMPRESSION)
+        if game is not None and tuple(frame_shape) == GAME_FRAME_SHAPE and dtype == np.uint8:
+            frame = min(frame, budgeted_frame_bytes(game))
+    in_files = config.replay_dir is not None
+    return Needs(
+        frame=RECORD_BYTES + (0 if in_files else frame),
+        frame_file=frame if in_files else 0,
+        beside={
+            "batches": config.batch_size * config.stack * numbers * BYTES_PER_BATCH_NUMBER,
+            "networks": network_bytes if on_host else 0,
+            "everything else": WORKSPACE_BYTES,
+        },
+        reserved=threads * RESERVED_BYTES_PER_THREAD,
+        written=0 if config.out is None else 2 * network_bytes,  # a model, and a new one beside it
+    )
+
+
+def with_sized_replay(config: Config, needs: Needs) -> Config:
+    """The config with the capacity that its `replay_memory`, if it gives one, has room for."""
+    if config.replay_memory is None:
+        return config
+    capacity = parse_bytes(config.replay_memory) // needs.frame
+    try:
+        return dataclasses.replace(config, replay_capacity=capacity, replay_memory=None)
+    except UserError as error:
+        raise UserError(
+            f"replay_memory={config.replay_memory!r}: room for {capacity} frames of up to "
+            f"{bytes_text(needs.frame)}; {error}"
+        ) from None
+
+
+def check_fits(
+    config: Config,
+    needs: Needs,
+    limits: Sequence[Limit] | None = None,
+    disks: Mapping[Path, Disk] | None = None,
+) -> None:
+    """Raise `UserError`, which says what would fit, for a run that takes more than there is.
+
+    `limits` and `disks` stand for the machine's; folders that are not in `disks` are looked up.
+    """
+    if config.allow_overcommit:
+        return
+    for limit in memory_limits() if limits is None else limits:
+        _check_memory(config, needs, limit)
+    _check_disks(config, needs, disks or {})
+
+
+def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
+    frame, parts = needs.frame, dict(needs.beside)
+    if limit.counts_reserved:
+        frame += needs.frame_file  # files are mapped as a whole
+        parts["threads"] = needs.reserved
+    room = limit.left - sum(parts.values())
+    if config.replay_capacity * frame <= room:
+        return
+    fits = room // frame
+    if fits < config.least_replay_capacity:
+        fix = (
+            "no replay memory fits beside the rest; a smaller batch_size or fewer threads may help"
+        )
+    else:
+        fix = (
+            f"--replay-capacity {fits} or --replay-memory {_whole_mib(fits * needs.frame)} "
+            f"would fit{_other_storage(config)}"
+        )
+    parts = {"replay": config.replay_capacity * frame, **parts}
+    total = bytes_text(sum(parts.values()))
+    raise UserError(
+        f"replay_capacity={config.replay_capacity}: the run needs {total} more memory "
+        f"({_parts_text(parts)}), and {limit.name} leaves {bytes_text(limit.left)}; {fix}; "
+        "--allow-overcommit starts it all the same"
+    )
+
+
+def _check_disks(config: Config, needs: Needs, disks: Mapping[Path, Disk]) -> None:
+    wanted: list[tuple[str, Path, int]] = []
+    if config.replay_dir is not None:
+        size = config.replay_capacity * needs.frame_file
+        wanted.append(("replay_dir", Path(config.replay_dir), size))
+    if config.out is not None:
+        wanted.append(("out", Path(config.out), needs.written))
+    taken: dict[int, int] = {}
+    for name, folder, size in wanted:
+        disk = disks.get(folder) or disk_of(folder)
+        before = taken.get(disk.number, 0)
+        taken[disk.number] = before + size
+        left = disk.left - before
+        reason = "has"
+        if disk.largest_file is not None and disk.largest_file < min(left, size):
+            left, reason = disk.largest_file, "may, by RLIMIT_FSIZE (ulimit -f), take a file of"
+        if size <= left:
+            continue
+        fix = "free some, or give another folder"
+        if name == "replay_dir" and (fits := left // needs.frame_file) > 0:
+            fix = f"--replay-capacity {fits} would fit"
+        raise UserError(
+            f"{name}={str(folder)!r}: the run writes {bytes_text(size)} there and its disk "
+            f"{reason} {bytes_text(max(left, 0))}; {fix}; --allow-overcommit starts it all the same"
+        )
+
+
+def _other_storage(config: Config) -> str:
+    if config.replay_dir is not None:
+        return ""
+    frames = "" if config.replay_storage == "compressed" else "--replay-storage compressed or "
+    return f"; {frames}--replay-dir DIR takes less memory"
+
+
+def _parts_text(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size)
+
+
+def _whole_mib(nbytes: int) -> str:
+    return f"{nbytes // 2**20}MiB"

@@ -1,0 +1,173 @@
+"""What a run needs, against made-up and real limits; the refusals say what would fit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastdqn.budget import Needs, check_fits, needs_of, with_sized_replay
+from fastdqn.config import Config
+from fastdqn.errors import UserError
+from fastdqn.machine import Disk, Limit
+
+GIB = 2**30
+
+
+def breakout(**settings: Any) -> Config:
+    return Config(game="Breakout", **{"threads": 2, "out": None, **settings}).resolved()
+
+
+def needs(
+    config: Config, game: str | None = "Breakout", shape: tuple[int, ...] = (84, 84)
+) -> Needs:
+    return needs_of(
+        config,
+        frame_shape=shape,
+        dtype=np.dtype("uint8"),
+        game=game,
+        network_bytes=34 * 2**20,
+        on_host=True,
+    )
+
+
+def refusal(config: Config, limits: list[Limit], disks: dict[Path, Disk] | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        check_fits(config, needs(config), limits, disks)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_raw_frames_need_what_they_are() -> None:
+    config = breakout(replay_capacity=1_000_000, replay_storage="raw")
+    check_fits(config, needs(config), [Limit("this machine's memory", 8 * 10**9)])
+    message = refusal(config, [Limit("this machine's memory", 2 * 10**9)])
+    assert message.startswith(
+        "replay_capacity=1000000: the run needs 7.30 GB more memory (replay 7.09 GB, batches "
+        "36.1 MB, networks 35.7 MB, everything else 134 MB), and this machine's memory leaves "
+        "2 GB; --replay-capacity "
+    )
+    assert message.endswith("; --allow-overcommit starts it all the same")
+    (fits,) = re.findall(r"--replay-capacity (\d+) or --replay-memory (\d+)MiB would fit", message)
+    assert 250_000 < int(fits[0]) < 2 * 10**9 / 7_092
+
+
+def test_what_is_advised_fits_and_no_more_would() -> None:
+    config = breakout(replay_capacity=1_000_000, replay_storage="raw")
+    for limit in (Limit("RLIMIT_AS", 3 * GIB, counts_reserved=True), Limit("RLIMIT_DATA", GIB)):
+        message = refusal(config, [limit])
+        fits = int(re.findall(r"--replay-capacity (\d+)", message)[0])
+        least = breakout(replay_capacity=fits, replay_storage="raw")
+        check_fits(least, needs(least), [limit])
+        refusal(breakout(replay_capacity=fits + 1, replay_storage="raw"), [limit])
+        size = re.findall(r"--replay-memory (\w+)", message)[0]
+        sized = breakout(replay_memory=size, replay_storage="raw")
+        sized = with_sized_replay(sized, needs(sized))
+        assert 0 <= fits - sized.replay_capacity < 2**20 / 7_000
+        check_fits(sized, needs(sized), [limit])
+
+
+def test_the_tightest_of_all_limits_counts() -> None:
+    config = breakout(replay_capacity=100_000, replay_storage="raw")
+    plenty = Limit("this machine's memory", 100 * GIB)
+    for name in ("the container's memory limit", "RLIMIT_DATA (ulimit -d)"):
+        message = refusal(config, [plenty, Limit(name, GIB // 2)])
+        assert f"and {name} leaves 537 MB" in message
+
+
+def test_threads_count_where_address_space_does() -> None:
+    config = breakout(replay_capacity=100_000, replay_storage="raw")
+    check_fits(config, needs(config), [Limit("RLIMIT_DATA", GIB)])
+    message = refusal(config, [Limit("RLIMIT_AS", GIB, counts_reserved=True)])
+    assert "threads 377 MB" in message
+
+
+def test_where_nothing_fits_it_says_so() -> None:
+    for config, left in ((breakout(), 100 * 2**20), (breakout(batch_size=4096), GIB)):
+        message = refusal(config, [Limit("RLIMIT_DATA", left)])
+        assert "no replay memory fits beside the rest; a smaller batch_size" in message
+
+
+def test_overcommitting_is_the_users_choice() -> None:
+    config = breakout(replay_capacity=10**9, allow_overcommit=True)
+    check_fits(config, needs(config), [Limit("RLIMIT_DATA", 0)])
+
+
+def test_a_capacity_from_memory() -> None:
+    config = breakout(replay_memory="1GiB", replay_storage="raw")
+    sized = with_sized_replay(config, needs(config))
+    assert sized.replay_memory is None
+    assert sized.replay_capacity == GIB // (7_056 + 36)
+    same = breakout(replay_storage="raw")
+    assert with_sized_replay(same, needs(same)) is same
+    tiny = breakout(replay_memory="20kB", replay_storage="raw")
+    with pytest.raises(
+        UserError, match=r"replay_memory='20kB': room for 2 frames of up to 7\.09 kB"
+    ):
+        with_sized_replay(tiny, needs(tiny))
+
+
+def test_a_disk_too_small_is_refused(tmp_path: Path) -> None:
+    replay, out = tmp_path / "replay", tmp_path / "runs"
+    config = breakout(
+        replay_capacity=10_000, replay_storage="raw", replay_dir=str(replay), out=str(out)
+    )
+    plenty = [Limit("this machine's memory", 100 * GIB)]
+    written = 10_000 * 7_056
+    for left, fits in ((written + 2 * 35_651_584, True), (written + 2 * 35_651_584 - 1, False)):
+        disk = Disk(1, left, None)
+        if fits:
+            check_fits(config, needs(config), plenty, {replay: disk, out: disk})
+        else:
+            message = refusal(config, plenty, {replay: disk, out: disk})
+            assert message.startswith(f"out='{out}': the run writes 71.3 MB there and its disk has")
+    message = refusal(config, plenty, {replay: Disk(1, 7_056_000, None), out: Disk(2, GIB, None)})
+    assert message.startswith(
+        f"replay_dir='{replay}': the run writes 70.6 MB there and its disk has 7.06 MB; "
+        "--replay-capacity 1000 would fit"
+    )
+    limited = {replay: Disk(1, GIB, 7_056_000), out: Disk(2, GIB, None)}
+    assert "may, by RLIMIT_FSIZE (ulimit -f), take a file of 7.06 MB" in refusal(
+        config, plenty, limited
+    )
+    # Frames in files are in nobody's memory; their records are.
+    check_fits(
+        config,
+        needs(config),
+        [Limit("RLIMIT_DATA", 250 * 10**6)],
+        {replay: Disk(1, GIB, None), out: Disk(2, GIB, None)},
+    )
+
+
+def test_a_real_limit_refuses_before_the_first_step() -> None:
+    """The command, in a process that may take no more than 1 GiB of address space or of data."""
+    script = """
+        import resource, sys
+        resource.setrlimit(resource.{limit}, (2**30, resource.RLIM_INFINITY))
+        from fastdqn.cli import train_main
+        sys.exit(train_main(sys.argv[1:]))
+    """
+    for limit in ("RLIMIT_AS", "RLIMIT_DATA"):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", textwrap.dedent(script.format(limit=limit))),
+                *("--game", "Breakout", "--replay-capacity", "1_000_000", "--out", "none"),
+                *("--replay-storage", "raw", "--threads", "1"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert done.stderr.count("\n") == 1
+        assert f"{limit} (ulimit" in done.stderr
+        assert re.search(
+            r"--replay-capacity \d+|no replay memory fits beside the rest", done.stderr
+        )
