@@ -141,8 +141,17 @@ class Config:
     """Where that line begins."""
     epsilon: Callable[[int], float] | None = None
     """In scripts: any function from the step to the probability, in place of the line."""
+
+    # Evaluation: whole games in environments of its own. Training is the same with and without.
     evaluation_epsilon: float = 0.01
     """Probability of a random action when the trained agent is evaluated."""
+    evaluation_period_steps: int | None = 250_000
+    """Steps from one evaluation to the next; a random policy is evaluated at the start. None, or
+    longer than the run: no evaluations."""
+    evaluation_episodes: int | None = 10
+    """Games of an evaluation; none: as many as its frames allow."""
+    evaluation_frames: int | None = 150_000
+    """Frames of all games of an evaluation, after which the last is interrupted; none: no limit."""
 
     # When it ends: whichever comes first.
     steps: int | None = None
@@ -170,6 +179,8 @@ class Config:
     batches are the same."""
     out: str | None = "runs"
     """Folder in which the run makes its own folder; none: write nothing."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well; needs the package wandb and a login."""
     log_period_steps: int = 1_000
     """Steps from one line of the logs to the next."""
     save_period_steps: int = 100_000
@@ -198,6 +209,13 @@ class Config:
                     f"{name}={value!r}: only a game has this setting; leave it out with "
                     f"env={self.env!r}"
                 )
+        if self.wandb is not None and self.out is None:
+            raise UserError(f"wandb={self.wandb!r} and out=None: logging needs a folder; give out")
+        if self.evaluation_episodes is None and self.evaluation_frames is None:
+            raise UserError(
+                "evaluation_episodes=None and evaluation_frames=None: an evaluation would never "
+                "end; give one of them"
+            )
         if self.replay_capacity < (least := self.least_replay_capacity):
             raise UserError(
                 f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
@@ -379,6 +397,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         (
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
             *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
+            *("evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
         ),
         lambda value: value >= 1,
         "1 or more",

@@ -13,7 +13,15 @@ from fastdqn.agent import Agent
 from fastdqn.checkpoint import MODEL_FILE, save_agent, write_aside
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.metrics import Counters, CsvWriter, Report, TensorBoardWriter, Writer
+from fastdqn.metrics import (
+    Counters,
+    CsvWriter,
+    Report,
+    TensorBoardWriter,
+    WandbWriter,
+    Writer,
+    import_wandb,
+)
 
 __all__ = ["NoFolder", "Output", "RunFolder", "make_output"]
 
@@ -57,6 +65,7 @@ class RunFolder:
         for name, values in (("config", config.to_dict()), ("protocol", protocol)):
             text = json.dumps(values, indent=2) + "\n"
             write_aside(self.path / f"{name}.json", text.encode())
+        self._config = config
         # Opened by the first report: a run that is never started holds no file and no thread.
         self._writers: tuple[Writer, ...] = ()
 
@@ -65,6 +74,9 @@ class RunFolder:
         try:
             if not self._writers:
                 self._writers = (CsvWriter(self.path), TensorBoardWriter(self.path))
+                if (project := self._config.wandb) is not None:
+                    wandb = WandbWriter(project, self.path, self._config.to_dict())
+                    self._writers = (*self._writers, wandb)
             for writer in self._writers:
                 writer.write(report)
         except OSError as error:
@@ -104,4 +116,6 @@ def _new_folder(out: Path, name: str) -> Path:
 
 def make_output(config: Config, protocol: dict[str, Any]) -> Output:
     """The run's folder in `config.out`, or none."""
+    if config.wandb is not None:
+        import_wandb(config.wandb)  # it is missed before the first step, not at the first report
     return NoFolder() if config.out is None else RunFolder(config, protocol, Path(config.out))

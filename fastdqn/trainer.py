@@ -27,6 +27,7 @@ from fastdqn.config import Config
 from fastdqn.device_replay import DeviceRing, check_device_memory
 from fastdqn.envs.make import EnvFunction, make_envs
 from fastdqn.errors import UserError
+from fastdqn.evaluator import make_evaluator
 from fastdqn.graphs import replayed
 from fastdqn.lanes import Lane, make_lane
 from fastdqn.learner import Learner, MetricMeans
@@ -158,6 +159,7 @@ class Trainer:
         self.counters = Counters()
         self.budget = Budget(config)
         self.protocol = self._describe()
+        self._evaluator = make_evaluator(config, self.envs, env_fn)
         self.output = make_output(config, self.protocol)
         self._games = EpisodeTracker(config.num_envs)
         self._means = MetricMeans(self.device)
@@ -190,12 +192,14 @@ class Trainer:
         numbers.enter_context(exact_float32())
         try:
             self._begin(envs.reset())
+            self._evaluator.begin(self._copy_on_cpu, 0, 0, baseline=True)
             while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
                 # Report on the steps so far; the updates that the last ones made due are to come.
                 if self._crossed(config.log_period_steps):
                     yield self._report()
                 if self._crossed(config.save_period_steps):
                     self.output.save(self.agent(), counters)
+                self._evaluate_if_due()
 
                 # Begin to gather the batches that are due: the threads do it while this one acts.
                 self._prefetch()
@@ -226,9 +230,14 @@ class Trainer:
                 if ended.size:
                     self._begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
+            self._evaluate_if_due()
             self._prefetch()
             self._learn()
-            if counters != self._reported:
+            if self._evaluator.is_busy:
+                # Whoever does not want to wait for it can end the process: the model is there.
+                self.output.save(self.agent(), counters)
+                self._evaluator.wait()
+            if counters != self._reported or self._evaluator.has_finished:
                 yield self._report()
         finally:
             self._close()
@@ -264,6 +273,15 @@ class Trainer:
         self._learning_seconds += time.perf_counter() - began
         self._waited_seconds += self.staging.wait_seconds - waited
 
+    def _evaluate_if_due(self) -> None:
+        period = self.config.evaluation_period_steps
+        if period is not None and self._crossed(period):
+            counters = self.counters
+            self._evaluator.begin(self._copy_on_cpu, counters.steps, counters.frames)
+
+    def _copy_on_cpu(self) -> Agent:
+        return self.agent(torch.device("cpu"))
+
     def _update_on(self, *batch: Tensor) -> None:
         """One update, on a GPU recorded once for each of staging's slots."""
         self._means.add(self.learner.update(*batch))
@@ -283,8 +301,8 @@ class Trainer:
                     f"learning is due at step {self.counters.steps}, but {error}"
                 ) from None
 
-    def agent(self) -> Agent:
-        """A copy of what has been learned so far."""
+    def agent(self, device: torch.device | None = None) -> Agent:
+        """A copy of what has been learned so far, on `device` (None: the run's own)."""
         return Agent(
             copy.deepcopy(self.learner.online),
             self.config,
@@ -292,7 +310,7 @@ class Trainer:
             dtype=self.envs.dtype.name,
             num_actions=self.envs.num_actions,
             protocol=self.protocol,
-            device=self.device,
+            device=device or self.device,
         )
 
     def _report(self) -> Report:
@@ -323,6 +341,7 @@ class Trainer:
             replay_oldest_age=oldest_age,
             fraction=self.budget.fraction(counters, seconds),
             finished=self._games.take_finished(),
+            evaluations=self._evaluator.take_finished(),
             folder=self.output.path,
         )
         self._reported = dataclasses.replace(counters)
@@ -344,6 +363,7 @@ class Trainer:
         with ExitStack() as last_to_first:
             last_to_first.callback(self.envs.close)
             last_to_first.callback(self.output.close)
+            last_to_first.callback(self._evaluator.close)
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)

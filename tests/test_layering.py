@@ -37,18 +37,26 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": {"agent", "config", "errors", "machine", "networks"},
     "scores": set(),
     "evaluation": {"agent", "envs", "errors", "networks", "replay", "scores"},
-    "metrics": set(),
+    "held_out": {"agent", "config", "envs", "errors", "evaluation"},
+    "evaluator": {
+        *("agent", "checkpoint", "config", "envs", "errors", "evaluation", "held_out", "metrics"),
+        "scores",
+    },
+    "evaluation_worker": {"evaluator"},
+    "metrics": {"errors", "scores"},
     "run_folder": {"agent", "checkpoint", "config", "errors", "metrics"},
     "display": {"metrics", "units"},
     "trainer": {
-        *("actor", "agent", "budget", "config", "device_replay", "envs", "errors", "graphs"),
-        *("lanes", "learner", "machine", "metrics", "networks", "optimizers", "replay"),
+        *("actor", "agent", "budget", "config", "device_replay", "envs", "errors", "evaluator"),
+        *("graphs", "lanes", "learner", "machine", "metrics", "networks", "optimizers", "replay"),
         *("run_folder", "schedules", "staging"),
     },
-    "plots": {"errors"},
+    "plots": {"config", "errors", "presets"},
     "command": {"errors"},
+    "cli_plot": {"command", "errors", "plots"},
     "cli": {"command", "config", "display", "presets", "trainer", "errors"},
-    "cli_eval": {"agent", "checkpoint", "command", "errors", "evaluation", "scores"},
+    "video": {"agent", "envs", "errors", "evaluation", "scores"},
+    "cli_eval": {"video", "agent", "checkpoint", "command", "errors", "evaluation", "scores"},
     "__main__": {"cli"},
 }
 NEEDS_TORCH = {
@@ -68,7 +76,7 @@ NEEDS_TORCH = {
     "checkpoint",
     "trainer",
 }
-NEEDS_TORCH |= {"evaluation", "cli_eval"}
+NEEDS_TORCH |= {"evaluation", "evaluator", "cli_eval"}
 NEEDS_ENVIRONMENTS = {"envs"}
 
 
