@@ -41,7 +41,7 @@ from fastdqn.machine import exact_float32
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
 from fastdqn.replay import ReplayMemory
-from fastdqn.staging import InlineGatherer, Staging, make_gatherer
+from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 from fastdqn.trainer import Trainer
 
 SHAPE = (84, 84)
@@ -147,12 +147,11 @@ def make_staging(
     memory: ReplayMemory, device: torch.device, lane: Lane, *, ring: bool = False
 ) -> Staging:
     options: dict[str, Any] = {"frame_shape": SHAPE, "dtype": np.uint8}
-    device_ring = None
-    gatherer = make_gatherer(memory, 1)
     if ring:
-        gatherer = InlineGatherer(memory.sample_slots_into)
+        gatherer: Gatherer = InlineGatherer(memory.sample_slots_into)
         device_ring = DeviceRing(memory, lane, device, rows=1, **options)
-        device_ring.fill()
+    else:
+        gatherer, device_ring = make_gatherer(memory, 1), None
     return Staging(gatherer, lane, batch_size=BATCH, stack=STACK, ring=device_ring, **options)
 
 
@@ -495,7 +494,7 @@ def run_check(check: Check, setting: Setting, left_seconds: float) -> Outcome:
     name, budget = check.name, check.budget_seconds
     if left_seconds < budget / 2:
         return Outcome(name, False, 0.0, budget, f"not run: {left_seconds:.0f} s were left")
-    faulthandler.dump_traceback_later(3 * budget)  # where it hangs, if it does
+    faulthandler.dump_traceback_later(3 * budget + 1)  # where it hangs, if it does
     began = time.perf_counter()
     try:
         with exact_float32():

@@ -80,6 +80,7 @@ class DeviceRing:
         made = lane.event()
         lane.record_computed(made)
         lane.copy_waits_for(made)
+        self._fill()
 
     @property
     def nbytes(self) -> int:
@@ -100,8 +101,10 @@ class DeviceRing:
         upload.copied.synchronize()  # its last upload was begun some steps ago
         self._put(upload, frames, slots)
 
-    def fill(self) -> None:
-        """Take over all frames of a memory that holds some already, such as a loaded one."""
+    def _fill(self) -> None:
+        """Take over what the memory holds already, as one that was loaded does."""
+        if not self._memory.num_frames:
+            return
         rows = max(_CHUNK_BYTES // (self._frames[0].nbytes), 1)
         upload = self._make_upload(rows)
         frames = np.empty((rows, 1, *self._shape), upload.frames.numpy().dtype)

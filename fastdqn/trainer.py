@@ -29,7 +29,7 @@ from fastdqn.envs.make import EnvFunction, make_envs
 from fastdqn.errors import UserError
 from fastdqn.evaluator import make_evaluator
 from fastdqn.graphs import replayed
-from fastdqn.lanes import make_lane
+from fastdqn.lanes import Lane, make_lane
 from fastdqn.learner import Learner, MetricMeans
 from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
@@ -39,7 +39,7 @@ from fastdqn.processor import choose_dtype, choose_threads
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import InlineGatherer, Staging, make_gatherer
+from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -126,21 +126,12 @@ class Trainer:
         )
 
         lane = make_lane(self.device)
-        ring = None
-        gatherer = make_gatherer(self.memory, config.prefetch_threads)
-        if config.replay_device == "cuda":
-            check_device_memory(
-                self.device, config.replay_capacity, math.prod(shape) * dtype.itemsize
-            )
-            gatherer = InlineGatherer(self.memory.sample_slots_into)
-            ring = DeviceRing(
-                self.memory,
-                lane,
-                self.device,
-                rows=config.num_envs,
-                frame_shape=shape,
-                dtype=dtype,
-            )
+        ring = self._make_ring(lane) if config.replay_device == "cuda" else None
+        gatherer: Gatherer = (
+            make_gatherer(self.memory, config.prefetch_threads)
+            if ring is None
+            else InlineGatherer(self.memory.sample_slots_into)
+        )
         self.staging = Staging(
             gatherer,
             lane,
@@ -179,6 +170,19 @@ class Trainer:
         self._reported = Counters()
         self._due: tuple[Due, ...] = ()
         self._learning_seconds = self._waited_seconds = 0.0  # since the last report
+
+    def _make_ring(self, lane: Lane) -> DeviceRing:
+        """The frames beside the networks, if there is room."""
+        shape, dtype = self.envs.frame_shape, self.envs.dtype
+        check_device_memory(self.device, self.memory.capacity, math.prod(shape) * dtype.itemsize)
+        return DeviceRing(
+            self.memory,
+            lane,
+            self.device,
+            rows=self.config.num_envs,
+            frame_shape=shape,
+            dtype=dtype,
+        )
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
         """The training loop. See `train`."""
