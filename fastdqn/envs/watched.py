@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdqn.envs.atari import AtariOptions
-from fastdqn.envs.classic import GymVector
+from fastdqn.envs.classic import GymVector, make_gym
 from fastdqn.envs.make import EnvFunction
 from fastdqn.envs.vector import AtariVector, VectorEnv
 from fastdqn.errors import UserError
@@ -58,7 +58,8 @@ class WatchedEnvs:
             try:
                 return [np.asarray(self._render(), np.uint8)]
             except gymnasium.error.Error as error:  # such as a package that is not installed
-                raise _not_shown(self._env, error) from None
+                message = " ".join(str(error).split())
+                raise UserError(f"environment {self._env!r} cannot be shown: {message}") from None
         screens, self._screens = self._screens, []
         return screens
 
@@ -66,20 +67,10 @@ class WatchedEnvs:
         self._screens.append(ale.getScreenRGB())
 
     def _make_gym(self) -> gymnasium.Env[Any, Any]:
-        if callable(self._env):
-            made = self._env()
-        else:
-            assert self._env is not None
-            try:
-                made = gymnasium.make(self._env, render_mode="rgb_array")
-            except (gymnasium.error.Error, ImportError) as error:
-                raise _not_shown(self._env, error) from None
+        assert self._env is not None
+        made = make_gym(self._env, render_mode="rgb_array")
         if made.render_mode != "rgb_array":
             raise UserError(
                 f"environment {made} shows nothing: it must be made with render_mode='rgb_array'"
             )
         return made
-
-
-def _not_shown(env: object, error: Exception) -> UserError:
-    return UserError(f"environment {env!r} cannot be shown: {' '.join(str(error).split())}")
