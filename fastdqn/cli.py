@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ import fastdqn
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.presets import PRESETS
+from fastdqn.resuming import CHANGEABLE, saved_config
 
 __all__ = ["train_main"]
 
@@ -34,9 +36,9 @@ _PROGRAM = "fastdqn-train"
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
     try:
-        config = _parse(sys.argv[1:] if argv is None else argv)
+        config, resume = _parse(sys.argv[1:] if argv is None else argv)
         with _StopSignals() as stop:
-            _train(config, stop)
+            _train(config, resume, stop)
     except UserError as error:
         print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return 2
@@ -46,11 +48,12 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     return 0 if stop.received is None else 128 + stop.received
 
 
-def _train(config: Config, stop: _StopSignals) -> None:
+def _train(config: Config, resume: str | None, stop: _StopSignals) -> None:
     from fastdqn.display import describe, make_display
+    from fastdqn.resuming import resumed_trainer
     from fastdqn.trainer import Trainer
 
-    trainer = Trainer(config)
+    trainer = Trainer(config) if resume is None else resumed_trainer(resume, config.to_dict())
     folder = trainer.output.path
     settings = trainer.config.to_dict()
     if config.game is None:
@@ -58,6 +61,10 @@ def _train(config: Config, stop: _StopSignals) -> None:
             del settings[name]
     print(describe(trainer.protocol, settings, Config().to_dict()))
     print(f"  to {folder}" if folder else "  nothing is written", flush=True)
+    if config.init_from is not None and resume is None:
+        print(f"  {_INIT_FROM_NOTE.format(config.init_from)}", flush=True)
+    for note in trainer.notes:
+        print(f"  {note}", flush=True)
     title = str(trainer.protocol["game"])
     with make_display(title, trainer.counters) as display:
         for report in trainer.run(stop):
@@ -67,6 +74,13 @@ def _train(config: Config, stop: _StopSignals) -> None:
     learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
     print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
+    if stop.received and folder is not None and trainer.can_be_resumed:
+        print(f"to go on: {_PROGRAM} --resume {shlex.quote(str(folder))}", flush=True)
+
+
+_INIT_FROM_NOTE = (
+    "weights from {}; not taken over: replay memory, optimizer, counts, exploration, logs"
+)
 
 
 class _StopSignals:
@@ -97,17 +111,25 @@ class _StopSignals:
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
-def _parse(argv: Sequence[str]) -> Config:
-    """The config that the command line describes. Raises `UserError`; exits 0 after --help."""
+def _parse(argv: Sequence[str]) -> tuple[Config, str | None]:
+    """The config that the command line describes, and the run to resume. Raises `UserError`; exits
+    0 after --help and --version."""
     if "--version" in argv:
         print(f"fastdqn {fastdqn.__version__}")
         raise SystemExit(0)
-    preset = _preset(argv)
+    preset, resume = _preset(argv), _value_of("--resume", argv)
+    if resume is None:
+        config = Config.preset(preset)
+    elif _value_of("--preset", argv) is not None:
+        raise UserError(f"--preset {preset}: a resumed run keeps its own settings; leave it out")
+    else:
+        config = saved_config(resume)
     command = dataclasses.make_dataclass(
         "Command",
         [
             ("preset", Annotated[Literal[tuple(PRESETS)], _PRESET_HELP], preset),
-            ("config", Config, Config.preset(preset)),
+            ("resume", Annotated[str | None, _RESUME_HELP], resume),
+            ("config", Config, config),
         ],
     )
     said = StringIO()
@@ -125,8 +147,7 @@ def _parse(argv: Sequence[str]) -> Config:
             raise UserError(_one_line(said.getvalue())) from None
         sys.stdout.flush()  # here a closed pipe can still be answered
         raise
-    config: Config = parsed.config
-    return config
+    return parsed.config, resume
 
 
 _DESCRIPTION = (
@@ -138,18 +159,29 @@ _PRESET_HELP = tyro.conf.arg(
 )
 
 
+_RESUME_HELP = tyro.conf.arg(
+    help="Folder of a run to go on with, exactly as if it had never stopped. Its settings hold; "
+    f"only these may be given anew: {', '.join(CHANGEABLE)}."
+)
+
+
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
-    named = None
-    unnamed = "default"
+    named = _value_of("--preset", argv)
+    if named is not None:
+        return named
+    return "default" if _value_of("--env", argv) is None else "classic"
+
+
+def _value_of(option: str, argv: Sequence[str]) -> str | None:
+    """What the command line gives an option, looked up before the rest is understood."""
+    value = None
     for place, word in enumerate(argv):
-        if word == "--preset":
-            named = "".join(argv[place + 1 : place + 2])
-        elif word.startswith("--preset="):
-            named = word.removeprefix("--preset=")
-        elif word == "--env" or word.startswith("--env="):
-            unnamed = "classic"
-    return unnamed if named is None else named
+        if word == option:
+            value = "".join(argv[place + 1 : place + 2])
+        elif word.startswith(f"{option}="):
+            value = word.removeprefix(f"{option}=")
+    return value
 
 
 def _plain_values() -> tyro.constructors.ConstructorRegistry:

@@ -12,10 +12,12 @@ value (gamma^m, or 0 where a termination ended the window), `q_t_value` [B, A] a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,6 +47,17 @@ class MetricMeans:
             else Metrics(last.loss + metrics.loss, last.mean_q + metrics.mean_q)
         )
         self._count += 1
+
+    def save_state(self) -> dict[str, Any]:
+        """What has come since the last call of `read`. Waits for the device."""
+        total = None if self._sum is None else torch.stack(self._sum).tolist()
+        return {"sum": total, "count": self._count}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state."""
+        total = state["sum"]
+        self._sum = None if total is None else Metrics(*map(torch.tensor, total))
+        self._count = state["count"]
 
     def read(self) -> tuple[float, float]:
         """Loss and mean value since the last call, NaN without an update. Waits for the device."""
@@ -164,5 +177,44 @@ class Learner:
         for target, weight in self._target_pairs():
             target.copy_(weight)
 
+    def save_state(self) -> dict[str, Any]:
+        """Copies of all weights and of the optimizer's state, as arrays on the host."""
+        state = self.optimizer.state_dict()["state"]
+        return {
+            "online": _arrays(self.online.state_dict()),
+            "target": _arrays(self.target.state_dict()),
+            "optimizer": {str(number): _arrays(tensors) for number, tensors in state.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state. Raises `ValueError` where it is of another network."""
+        optimizer = {int(number): _tensors(item) for number, item in state["optimizer"].items()}
+        # A fused optimizer goes through weights and moments as they lie in memory.
+        for number, weight in enumerate(self.online.parameters()):
+            for name, tensor in optimizer.get(number, {}).items():
+                if tensor.shape == weight.shape:
+                    optimizer[number][name] = torch.empty_like(weight).copy_(tensor)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.load_weights(_tensors(state["online"]), _tensors(state["target"]))
+        self.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
+
+    def load_weights(
+        self, online: Mapping[str, Tensor], target: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take over the weights of a network of the same form; without `target`, for both."""
+        try:
+            self.online.load_state_dict(online)
+            self.target.load_state_dict(online if target is None else target)
+        except RuntimeError as error:
+            raise ValueError(" ".join(str(error).split())) from None
+
     def _target_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.target.parameters(), self.online.parameters(), strict=True)
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}
