@@ -189,6 +189,16 @@ class Config:
     """Steps from one line of the logs to the next."""
     save_period_steps: int = 100_000
     """Steps from one save of the model to the next; the last one is saved at the end."""
+    checkpoint_period_minutes: float | None = 5.0
+    """Minutes from one checkpoint to the next: all that it takes to resume the run, its replay
+    memory included. One more is made at the end. None, and no steps either: there are none."""
+    checkpoint_period_steps: int | None = None
+    """Steps from one checkpoint to the next; with minutes as well: whichever comes first."""
+    keep_checkpoints: int = 2
+    """Older checkpoints are removed."""
+    init_from: str | None = None
+    """Run or model file whose weights to start with. Nothing else is taken over: the replay memory
+    is empty, optimizer, counts, exploration and logs begin anew. See also --resume."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -402,6 +412,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
             *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
             *("evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
+            *("checkpoint_period_steps", "keep_checkpoints"),
         ),
         lambda value: value >= 1,
         "1 or more",
@@ -415,7 +426,10 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (
-        ("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+        (
+            *("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+            "checkpoint_period_minutes",
+        ),
         lambda value: value > 0,
         "a number above 0",
     ),
