@@ -34,10 +34,10 @@ LIMIT = "limit: act() alone"
 
 
 def emulation(effort: Effort) -> Iterator[Row]:
-    """Frames per second with preprocessing: 1 and 8 environments on one core, 8 on two."""
-    for count in (1, 8):
+    """Frames per second with preprocessing: 1 and 4 environments on one core, 4 on two."""
+    for count in (1, 4):
         yield on_one_core(count, effort)
-    yield on_two_cores(8, effort)
+    yield on_two_cores(4, effort)
 
 
 Make = Callable[[ExitStack], "Step"]
@@ -88,7 +88,7 @@ def on_two_cores(count: int, effort: Effort) -> Row:
         return row
     alone = "fastdqn, in one process on one core"
     contenders = [
-        Contender(OURS, play(our_step(count, workers=2), count), two, package="fastdqn"),
+        Contender(OURS, play(our_step(count, workers=2), count), two),
         Contender(alone, play(our_step(count), count), harness.cores(1)),
         Contender(ALE, play(ale_step(count, 2), count), two),
         Contender(ENVPOOL, play(envpool_step(count, 2), count), two, package="envpool"),
@@ -109,17 +109,17 @@ Step = Callable[[npt.NDArray[np.int64]], object]
 
 
 def play(make: Make, count: int) -> Callable[[ExitStack], Callable[[], float]]:
-    """Turns of 100 steps in every environment; later turns go on where the last one ended."""
-    actions = random_actions(count)
+    """Turns of 100 steps, split over the environments; a turn goes on where the last one ended."""
+    actions, steps = random_actions(count), max(1, 100 // count)
 
     def prepare(resources: ExitStack) -> Callable[[], float]:
         step, turns = make(resources), itertools.count()
 
         def turn() -> float:
-            start = 100 * next(turns)
-            for number in range(start, start + 100):
+            start = steps * next(turns)
+            for number in range(start, start + steps):
                 step(actions[number % len(actions)])
-            return float(100 * FRAME_SKIP * count)
+            return float(steps * FRAME_SKIP * count)
 
         return turn
 
@@ -128,8 +128,7 @@ def play(make: Make, count: int) -> Callable[[ExitStack], Callable[[], float]]:
 
 def our_envs(count: int, resources: ExitStack, workers: int = 0) -> VectorEnv:
     """Ours, with the settings that all contenders share."""
-    more = {"workers": workers} if workers else {}  # TODO merge
-    envs = make_envs(None, GAME, count, seed=0, noop_max=0, **more)
+    envs = make_envs(None, GAME, count, seed=0, noop_max=0, workers=workers)
     resources.callback(envs.close)
     return envs
 
@@ -138,7 +137,7 @@ def our_step(count: int, workers: int = 0) -> Make:
     """As the trainer steps: what has ended is reset by the caller."""
 
     def make(resources: ExitStack) -> Step:
-        check_ours(count, workers)
+        check_ours(min(count, 2), workers)
         envs = our_envs(count, resources, workers)
         envs.reset()
 
@@ -200,7 +199,7 @@ def envpool_step(count: int, threads: int) -> Make:
     """A step of EnvPool's Atari environment."""
 
     def make(resources: ExitStack) -> Step:
-        check_envpool(count, threads)
+        check_envpool(min(count, 2), threads)
         envs = envpool_envs(count, threads)
         resources.callback(envs.close)
         envs.reset()

@@ -9,16 +9,18 @@ before it is used: a system that is not installed is an ImportError of its own.
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PEERS", "Peer", "PeerBatch", "PeerMemory"]
+__all__ = ["PEERS", "Peer", "PeerBatch", "PeerMemory", "scratch_folder"]
 
 Stack = npt.NDArray[np.uint8]
 SHAPE = (4, 84, 84)
@@ -68,7 +70,20 @@ class Peer:
     repeats_first: bool = False
     """Frames before an episode's first are that frame again, where others have zeros."""
     next_at_ends: bool = True
-    """Whether the next state is right where the episode ended; where not, none is promised."""
+    """Whether the next state is right where the episode ended; where not, it is not compared."""
+    whole_at_head: bool = True
+    """Whether no stack is drawn whose older frames are overwritten; where not, none of those is
+    compared."""
+    caveat: str = ""
+    """What is not compared, for the reader."""
+
+
+def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
+    """A folder for files of so many bytes: in memory where there is room, so that no disk is
+    measured."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free > 1.2 * nbytes
+    return tempfile.TemporaryDirectory(dir=shared if roomy else None)
 
 
 class StableBaselines3:
@@ -166,7 +181,7 @@ class TorchRL:
         logging.getLogger("torchrl").setLevel(logging.WARNING)
         self.tensor, self.dict = torch.as_tensor, TensorDict
         if mapped:
-            self.folder = tempfile.TemporaryDirectory()
+            self.folder = scratch_folder(2 * 28_224 * capacity)
             storage = LazyMemmapStorage(capacity, scratch_dir=self.folder.name)
         else:
             storage = LazyTensorStorage(capacity)
@@ -263,6 +278,7 @@ PEERS: Sequence[Peer] = (
         lambda capacity: StableBaselines3(capacity, True),
         stack_bytes=1,
         next_at_ends=False,
+        caveat="where an episode ended, its next state is the next episode's first",
     ),
     Peer(
         "Stable-Baselines3",
@@ -277,6 +293,9 @@ PEERS: Sequence[Peer] = (
         stack_bytes=0.25,
         repeats_first=True,
         next_at_ends=False,
+        whole_at_head=False,
+        caveat="where an episode ended, its next state is the same state; of the oldest three "
+        "stacks, frames that are overwritten are replaced by later ones",
     ),
     Peer("cpprb, stack_compress and next_of", "cpprb", Cpprb, stack_bytes=0.25),
     Peer(

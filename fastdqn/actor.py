@@ -1,18 +1,23 @@
 """The actor: epsilon-greedy actions for all environments at once.
 
 It knows nothing of learning. What it shows to the network comes from the same stacking as the
-batches that the network is trained on.
+batches that the network is trained on. On a GPU the network's pass is a CUDA graph, and the host
+waits for nothing but the actions, which land in page-locked memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+
+from fastdqn.graphs import replayed
+from fastdqn.lanes import Lane, copy_all, make_lane
 
 __all__ = ["Actor", "Stacks"]
 
@@ -30,13 +35,14 @@ class Stacks(Protocol):
 class Actor:
     """Chooses an action for each environment.
 
-    `stacks` is a host tensor [N, stack, *frame_shape] that the actor fills anew each time. With
-    `reject_padding` it acts at random where a stack would need padding.
+    `values` is the network: [N, A] for stacks [N, stack, *frame_shape] on `device`. `stacks` is a
+    host tensor of that shape that the actor fills anew each time. With `reject_padding` it acts at
+    random where a stack would need padding.
     """
 
     def __init__(
         self,
-        network: nn.Module,
+        values: Callable[[Tensor], Tensor],
         memory: Stacks,
         stacks: Tensor,
         *,
@@ -46,33 +52,63 @@ class Actor:
         reject_padding: bool,
         generator: np.random.Generator,
     ) -> None:
-        self._network = network
         self._memory = memory
-        self._stacks = stacks
         self._stacks_array = stacks.numpy()
+        self._policy = GreedyPolicy(
+            values, stacks, make_lane(device), partial(replayed, device=device)
+        )
         self._num_actions = num_actions
-        self._device = device
         self._epsilon = epsilon
         self._reject_padding = reject_padding
         self._generator = generator
 
     def act(self, step: int) -> NDArray[np.int64]:
         """Actions [N] int64, where environment i takes step `step + i`."""
-        count = len(self._stacks)
+        count = len(self._stacks_array)
         epsilons = np.fromiter((self._epsilon(step + i) for i in range(count)), np.float64, count)
         explores = self._generator.random(count) < epsilons
         if self._reject_padding:
             explores |= self._memory.needs_padding()
         actions = self._generator.integers(self._num_actions, size=count)
         if not explores.all():  # in the warm-up no network is needed
-            greedy = self._greedy_actions()
+            self._memory.stacks_into(self._stacks_array)
+            greedy = self._policy()
             actions[~explores] = greedy[~explores]
         return actions
 
-    @torch.inference_mode()
-    def _greedy_actions(self) -> NDArray[np.int64]:
-        self._memory.stacks_into(self._stacks_array)
-        stacks = self._stacks.to(self._device, non_blocking=True)
-        # Reading the actions waits for the device: the environments need them, and once they are
-        # here the copy of the stacks is over too.
-        return self._network(stacks).argmax(1).cpu().numpy()  # type: ignore[no-any-return]
+
+class GreedyPolicy:
+    """The best actions [N] int64 for host stacks, by a network on a lane's device.
+
+    Everything is queued for computing, behind the updates that were queued before: the actions are
+    by their weights. The host waits for the actions alone, which it needs to go on.
+    """
+
+    def __init__(
+        self,
+        values: Callable[[Tensor], Tensor],
+        stacks: Tensor,
+        lane: Lane,
+        replayed: Callable[[Callable[..., object]], Callable[..., object]],
+    ) -> None:
+        self._values = values
+        self._lane = lane
+        self._stacks = (stacks, lane.device_tensor(stacks))
+        host = torch.empty(len(stacks), dtype=torch.int64, pin_memory=lane.pinned)
+        self._actions = (lane.device_tensor(host), host)
+        self._arrived = lane.event()
+        self._choose = replayed(self._choose_for)
+
+    @torch.no_grad()
+    def __call__(self) -> NDArray[np.int64]:
+        """The actions, in memory that the next call overwrites."""
+        (stacks, device_stacks), (device_actions, actions) = self._stacks, self._actions
+        copy_all([stacks], [device_stacks])
+        self._choose(device_stacks)
+        copy_all([device_actions], [actions])
+        self._lane.record_computed(self._arrived)
+        self._arrived.synchronize()  # the stacks have been read by then, too
+        return actions.numpy()
+
+    def _choose_for(self, stacks: Tensor) -> None:
+        self._actions[0].copy_(self._values(stacks).argmax(1))

@@ -9,6 +9,7 @@ import argparse
 import csv
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,13 +55,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: CUDA where there is one)"
     )
+    add("--video", type=Path, metavar="FILE",
+        help="film the games, with the agent's values beside the screen: a name that ends in .mp4 "
+        "or .gif")  # fmt: skip
     add("--csv", type=Path, metavar="FILE", help="write a row a game to this file")
     add("--json", action="store_true", help="print JSON in place of the table")
     arguments = parser.parse_args(argv)
     if arguments.seed < 0:
         raise UserError(f"--seed {arguments.seed}: expected 0 or more")
     if not hasattr(arguments, "episodes"):
-        arguments.episodes = _EPISODES if arguments.frames is None else None
+        unbounded = arguments.frames is not None
+        arguments.episodes = 1 if arguments.video else None if unbounded else _EPISODES
     return arguments
 
 
@@ -70,6 +75,7 @@ def _evaluate(argv: Sequence[str], stop: StopSignals) -> None:
 
     from fastdqn.checkpoint import load_agent
     from fastdqn.evaluation import evaluate
+    from fastdqn.video import record
 
     agent = load_agent(arguments.run, arguments.device)
     config = agent.config
@@ -83,10 +89,11 @@ def _evaluate(argv: Sequence[str], stop: StopSignals) -> None:
     if not arguments.json:
         print(_heading(agent, epsilon, arguments.seed), flush=True)
     table = _Table(shown=not arguments.json)
-    evaluation = evaluate(
+    play = evaluate if arguments.video is None else partial(record, path=arguments.video)
+    evaluation = play(
         agent,
-        arguments.episodes,
-        arguments.frames,
+        episodes=arguments.episodes,
+        max_frames=arguments.frames,
         max_episode_frames=arguments.max_episode_frames,
         epsilon=epsilon,
         seed=arguments.seed,

@@ -141,8 +141,17 @@ class Config:
     """Where that line begins."""
     epsilon: Callable[[int], float] | None = None
     """In scripts: any function from the step to the probability, in place of the line."""
+
+    # Evaluation: whole games in environments of its own. Training is the same with and without.
     evaluation_epsilon: float = 0.01
     """Probability of a random action when the trained agent is evaluated."""
+    evaluation_period_steps: int | None = 250_000
+    """Steps from one evaluation to the next; a random policy is evaluated at the start. None, or
+    longer than the run: no evaluations."""
+    evaluation_episodes: int | None = 10
+    """Games of an evaluation; none: as many as its frames allow."""
+    evaluation_frames: int | None = 150_000
+    """Frames of all games of an evaluation, after which the last is interrupted; none: no limit."""
 
     # When it ends: whichever comes first.
     steps: int | None = None
@@ -160,17 +169,36 @@ class Config:
     """Determines everything: environments, exploration, sampling, initial weights."""
     device: str = "auto"
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Numbers that the network computes in. bfloat16: products of numbers of 8 bits, summed in
+    float32, with weights, loss and last layer in float32. auto: bfloat16 for images where the
+    processor or GPU has instructions for it, else float32."""
     threads: int | None = None
-    """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    """Threads that PyTorch computes with on a CPU; none: one for each core."""
+    replay_device: Literal["host", "cuda"] = "host"
+    """Where batches are gathered: in the host's memory, or from a copy of the frames, uncompressed,
+    in the GPU's, so that only indices travel."""
     prefetch_threads: int = 1
     """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
     batches are the same."""
     out: str | None = "runs"
     """Folder in which the run makes its own folder; none: write nothing."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well; needs the package wandb and a login."""
     log_period_steps: int = 1_000
     """Steps from one line of the logs to the next."""
     save_period_steps: int = 100_000
     """Steps from one save of the model to the next; the last one is saved at the end."""
+    checkpoint_period_minutes: float | None = 5.0
+    """Minutes from one checkpoint to the next: all that it takes to resume the run, its replay
+    memory included. One more is made at the end. None, and no steps either: there are none."""
+    checkpoint_period_steps: int | None = None
+    """Steps from one checkpoint to the next; with minutes as well: whichever comes first."""
+    keep_checkpoints: int = 2
+    """Older checkpoints are removed."""
+    init_from: str | None = None
+    """Run or model file whose weights to start with. Nothing else is taken over: the replay memory
+    is empty, optimizer, counts, exploration and logs begin anew. See also --resume."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -195,6 +223,13 @@ class Config:
                     f"{name}={value!r}: only a game has this setting; leave it out with "
                     f"env={self.env!r}"
                 )
+        if self.wandb is not None and self.out is None:
+            raise UserError(f"wandb={self.wandb!r} and out=None: logging needs a folder; give out")
+        if self.evaluation_episodes is None and self.evaluation_frames is None:
+            raise UserError(
+                "evaluation_episodes=None and evaluation_frames=None: an evaluation would never "
+                "end; give one of them"
+            )
         if self.replay_capacity < (least := self.least_replay_capacity):
             raise UserError(
                 f"replay_capacity={self.replay_capacity}: stack={self.stack}, "
@@ -383,6 +418,8 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         (
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
             *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
+            *("evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
+            *("checkpoint_period_steps", "keep_checkpoints"),
         ),
         lambda value: value >= 1,
         "1 or more",
@@ -396,7 +433,10 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (
-        ("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+        (
+            *("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+            "checkpoint_period_minutes",
+        ),
         lambda value: value > 0,
         "a number above 0",
     ),

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fastdqn.metrics import Counters, Report
+from fastdqn.metrics import Counters, EvaluationReport, Report
 from fastdqn.units import bytes_text, share_text
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "describe", "make_display"]
@@ -61,6 +61,8 @@ class PlainDisplay:
         figures = [f"{name} {value}" for name, value in _figures(report).items()]
         done = f"{report.fraction:.1%}, {self._forecast.text} left"
         print(f"step {report.steps:,} ({done}):", ", ".join(figures), flush=True)
+        for evaluation in report.evaluations:
+            print(_evaluation_line(evaluation), flush=True)
 
 
 class LiveDisplay:
@@ -70,6 +72,7 @@ class LiveDisplay:
         self._title = title
         self._counters = counters
         self._report: Report | None = None
+        self._evaluations: dict[bool, EvaluationReport] = {}  # the last of each policy
         self._forecast = _Forecast()
         self._live = Live(get_renderable=self._render, refresh_per_second=2, console=console)
 
@@ -89,6 +92,8 @@ class LiveDisplay:
         """See `Display`."""
         self._forecast.add(report)
         self._report = report
+        for evaluation in report.evaluations:
+            self._evaluations[evaluation.baseline] = evaluation
 
     def _render(self) -> RenderableType:
         report = self._report
@@ -109,7 +114,8 @@ class LiveDisplay:
         ]
         for start in range(0, len(cells), 4):
             figures.add_row(*cells[start : start + 4])
-        return Group(bar, figures)
+        lines = [Text(_evaluation_line(last)) for last in self._evaluations.values()]
+        return Group(bar, figures, *lines)
 
 
 class _Forecast:
@@ -150,6 +156,22 @@ def _figures(report: Report) -> dict[str, str]:
         "median age": f"{report.replay_median_age:,}",
         "oldest": f"{report.replay_oldest_age:,}",
     }
+
+
+def _evaluation_line(report: EvaluationReport) -> str:
+    """Such as: evaluation at step 250,000: mean score 12.30 (9.10 to 15.20) of 10 games."""
+    evaluation, (low, high) = report.evaluation, report.evaluation.interval
+    who = "random policy" if report.baseline else f"evaluation at step {report.steps:,}"
+    games = len(evaluation.counted)
+    line = (
+        f"{who}: mean score {evaluation.mean:,.2f} ({low:,.2f} to {high:,.2f}) of {games} "
+        f"{'game' if games == 1 else 'games'}"
+    )
+    if evaluation.human_normalised is not None:
+        line += f", {evaluation.human_normalised:.1%} human-normalised"
+    if not (report.baseline or math.isnan(report.held_out_max_q)):
+        line += f", held-out max Q {report.held_out_max_q:.3g}"
+    return line
 
 
 def _number(value: float, form: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from fastdqn.networks import empty_stacks
 from fastdqn.replay import ReplayMemory
 from fastdqn.scores import Evaluation, Game
 
-__all__ = ["Evaluation", "Game", "Play", "Policy", "evaluate"]
+__all__ = ["Evaluation", "Game", "Play", "Policy", "Spectator", "evaluate"]
 
 
 def evaluate(
@@ -38,6 +39,7 @@ def evaluate(
     side_by_side: int = 8,
     stop: Callable[[], bool] = lambda: False,
     on_game: Callable[[Game], None] = lambda game: None,
+    spectator: Spectator | None = None,
 ) -> Evaluation:
     """Play whole games until `episodes` have been played or the evaluation has taken `max_frames`
     frames, whichever comes first; either may be None, not both.
@@ -50,7 +52,8 @@ def evaluate(
     `epsilon` is the probability of a random action (None: the config's `evaluation_epsilon`).
     `env_fn` is called once a game. `side_by_side` games are played at a time, which is quicker and
     changes none of them. `stop` is asked after every step; True interrupts all games under way.
-    `on_game` is told each game, by their numbers, once it and those before it have ended.
+    `on_game` is told each game, by their numbers, once it and those before it have ended. A
+    `spectator` sees every step of one game after another.
 
     Raises `UserError` for settings out of range, or environments that do not suit the agent.
     """
@@ -65,7 +68,10 @@ def evaluate(
     ):
         if value is not None and value < 1:
             raise UserError(f"{name}={value}: expected 1 or more")
-    policy = Policy(agent, epsilon)
+    policy = Policy(agent, epsilon, spectator)
+    make = None
+    if spectator is not None:
+        side_by_side, make = 1, spectator.make
     most = math.inf if episodes is None else episodes
     left = math.inf if max_frames is None else max_frames
     games: list[Game] = []
@@ -87,7 +93,8 @@ def evaluate(
                 and sum(play.frames for play in plays) < left
             ):
                 number = len(games) + len(plays)
-                play = Play(agent, number, seed, limit, env_fn, replays=max_frames is not None)
+                replays = max_frames is not None
+                play = Play(agent, number, seed, limit, env_fn, make=make, replays=replays)
                 plays.append(play)
                 active.append(play)
             if not active or stop():
@@ -115,10 +122,21 @@ def evaluate(
     return Evaluation(tuple(games), policy.epsilon, str(agent.protocol.get("game", "")))
 
 
+class Spectator(Protocol):
+    """Watches games, and gives them the environments in which they can be watched."""
+
+    def make(self, seed: int) -> VectorEnv:
+        """The environment of a new game."""
+
+    def see(self, play: Play, values: NDArray[np.float32], action: int) -> None:
+        """One step was played: what the agent had thought of each action, and the one chosen."""
+
+
 class Play:
     """One game under way, with an environment, a generator and a stack of its own.
 
-    `envs` is that environment in place of the one that the agent's config or `env_fn` describes.
+    `make` makes that environment from a seed, in place of the one that the agent's config or
+    `env_fn` describes.
     With `replays`, `game` can tell of any of its frames; that takes memory for each step.
     """
 
@@ -130,12 +148,14 @@ class Play:
         limit: int,
         env_fn: EnvFunction | None = None,
         *,
-        envs: VectorEnv | None = None,
+        make: Callable[[int], VectorEnv] | None = None,
         replays: bool = False,
     ) -> None:
         config = agent.config
         environment_seed, action_seed = game_seeds(seed, number)
-        if envs is None:
+        if make is not None:
+            envs = make(environment_seed)
+        else:
             options = {**config.game_options(), "max_episode_frames": limit}
             envs = make_envs(env_fn or config.env, config.game, 1, seed=environment_seed, **options)
         if (envs.frame_shape, envs.num_actions) != (agent.frame_shape, agent.num_actions):
@@ -233,11 +253,14 @@ class Policy:
 
     _BLOCK = 8
 
-    def __init__(self, agent: Agent, epsilon: float | None) -> None:
+    def __init__(
+        self, agent: Agent, epsilon: float | None, spectator: Spectator | None = None
+    ) -> None:
         self.epsilon = agent.config.evaluation_epsilon if epsilon is None else epsilon
         if not 0 <= self.epsilon <= 1:
             raise UserError(f"epsilon={self.epsilon}: expected a number from 0 to 1")
         self._agent = agent
+        self._spectator = spectator
         self._block = empty_stacks(
             self._BLOCK, agent.config.stack, agent.frame_shape, agent.dtype
         ).zero_()
@@ -247,11 +270,18 @@ class Policy:
         """Choose and play one action in each game."""
         explores = [(play.generator.random() < self.epsilon) | play.must_explore for play in plays]
         actions = [int(play.generator.integers(self._agent.num_actions)) for play in plays]
-        greedy = [i for i, random in enumerate(explores) if not random]
-        for i, values in zip(greedy, self.values([plays[i] for i in greedy]), strict=True):
-            actions[i] = int(values.argmax())
-        for play, action in zip(plays, actions, strict=True):
+        if self._spectator is None:
+            asked = [i for i, random in enumerate(explores) if not random]
+        else:
+            asked = list(range(len(plays)))
+        values = self.values([plays[i] for i in asked])
+        for i, greatest in zip(asked, values.argmax(1).tolist(), strict=True):
+            if not explores[i]:
+                actions[i] = greatest
+        for i, (play, action) in enumerate(zip(plays, actions, strict=True)):
             play.step(action)
+            if self._spectator is not None:
+                self._spectator.see(play, values[i], action)
 
     @torch.inference_mode()
     def values(self, plays: Sequence[Play]) -> NDArray[np.float32]:

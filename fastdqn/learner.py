@@ -12,12 +12,16 @@ value (gamma^m, or 0 where a termination ended the window), `q_t_value` [B, A] a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fastdqn.passes import make_passes
 
 __all__ = ["Learner", "MetricMeans", "Metrics", "q_learning_errors"]
 
@@ -30,30 +34,32 @@ class Metrics(NamedTuple):
 
 
 class MetricMeans:
-    """Means of metrics over many updates, read back to the host once."""
+    """Means of metrics over many updates, read back to the host once.
 
-    def __init__(self) -> None:
-        self._sum: Metrics | None = None
-        self._count = 0
+    They are summed up on the device, always in the same memory: a CUDA graph may do it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._one = torch.ones((), device=device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of metrics and of ones
 
     def add(self, metrics: Metrics) -> None:
         """Take one update into account."""
-        last = self._sum
-        self._sum = (
-            metrics
-            if last is None
-            else Metrics(last.loss + metrics.loss, last.mean_q + metrics.mean_q)
-        )
-        self._count += 1
+        self._sums.add_(torch.stack((metrics.loss, metrics.mean_q, self._one)))
+
+    def save_state(self) -> dict[str, Any]:
+        """What has come since the last call of `read`. Waits for the device."""
+        return {"sums": self._sums.tolist()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state."""
+        self._sums.copy_(torch.tensor(state["sums"], dtype=self._sums.dtype))
 
     def read(self) -> tuple[float, float]:
         """Loss and mean value since the last call, NaN without an update. Waits for the device."""
-        total, count = self._sum, self._count
-        self._sum, self._count = None, 0
-        if total is None:
-            return float("nan"), float("nan")
-        loss, mean_q = (torch.stack(total) / count).tolist()
-        return loss, mean_q
+        loss, mean_q, count = self._sums.tolist()
+        self._sums.zero_()
+        return (loss / count, mean_q / count) if count else (float("nan"), float("nan"))
 
 
 def q_learning_errors(
@@ -67,8 +73,8 @@ def q_learning_errors(
     """The temporal-difference errors [B] of (double) Q-learning, and the values [B] they correct.
 
     With `q_t_selector` the online network's values this is van Hasselt et al. 2016, equation 4;
-    with `q_t_value` itself it is the maximum of Mnih et al. 2015. Gradients flow through `q_tm1`.
-    Raises `ValueError` where shapes differ from the above: [B, 1] against [B] would broadcast.
+    with `q_t_value` itself it is the maximum of Mnih et al. 2015. Raises `ValueError` where shapes
+    differ from the above: [B, 1] against [B] would broadcast.
     """
     batch, actions = a_tm1.shape[0], q_tm1.shape[-1]
     _check_shapes((batch, actions), q_tm1=q_tm1, q_t_value=q_t_value, q_t_selector=q_t_selector)
@@ -77,7 +83,7 @@ def q_learning_errors(
     qa_tm1 = q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
     a_t = q_t_selector.argmax(1, keepdim=True)
     target_tm1 = r_t + discount_t * q_t_value.gather(1, a_t).squeeze(1)
-    return target_tm1.detach() - qa_tm1, qa_tm1
+    return target_tm1 - qa_tm1, qa_tm1
 
 
 def _check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
@@ -91,7 +97,8 @@ class Learner:
 
     `online` is trained in place by `optimizer`, which was made for its weights; the target network
     starts as its copy. With `target_tau` the target network moves by that fraction after each
-    update.
+    update. The project's own networks compute in `dtype`; weights are float32 all the same. Who
+    writes to the weights of `online` or `target` from outside calls `refresh` afterwards.
     """
 
     def __init__(
@@ -105,21 +112,30 @@ class Learner:
         loss_reduction: Literal["mean", "sum"],
         max_grad_norm: float | None,
         target_tau: float | None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.online = online
         self.target = copy.deepcopy(online).requires_grad_(False)
         self.optimizer = optimizer
+        self.dtype = dtype
+        self._online = make_passes(self.online, dtype)
+        self._target = make_passes(self.target, dtype, packed=target_tau is None)
         self._num_actions = num_actions
         self._double = double
-        self._loss = F.huber_loss if loss == "huber" else F.mse_loss
+        self._loss = loss
         self._reduction = loss_reduction
         self._max_grad_norm = max_grad_norm
         self._target_tau = target_tau
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both networks, the gradients and the optimizer's two moments."""
-        return 5 * sum(weight.nbytes for weight in self.online.parameters())
+        """Bytes of both networks, the gradients, the optimizer's two moments and, at most, the
+        copies of the weights that are computed with."""
+        return 7 * sum(weight.nbytes for weight in self.online.parameters())
+
+    def values(self, stacks: Tensor) -> Tensor:
+        """[B, A] float32: the online network's values of stacks, to act by."""
+        return self._online.values(self._online.inputs(stacks))
 
     def update(
         self,
@@ -132,37 +148,97 @@ class Learner:
         """One gradient step on a batch: states and next states [B, stack, *frame_shape], the rest
         [B]. Raises `ValueError` for other shapes, those of the network's head included.
         """
+        count = len(states)
+        inputs = self._online.inputs(states, next_states)
         with torch.no_grad():
-            q_t_value = self.target(next_states)
-            q_t_selector = self.online(next_states) if self._double else q_t_value
-        q_tm1 = self.online(states)
-        if q_tm1.shape[-1] != self._num_actions:
-            raise ValueError(
-                f"the network's head gives {q_tm1.shape[-1]} values for {self._num_actions} actions"
+            q_t_value = self._target.values(inputs[count:])
+            # With double learning the online network sees both, side by side.
+            q = self._online.forward(inputs if self._double else inputs[:count], count)
+            q_tm1, q_t_selector = q[:count], q[count:] if self._double else q_t_value
+            if q_tm1.shape[-1] != self._num_actions:
+                raise ValueError(
+                    f"the network's head gives {q_tm1.shape[-1]} values for {self._num_actions} "
+                    "actions"
+                )
+            td_error, qa_tm1 = q_learning_errors(
+                q_tm1, actions, rewards, discounts, q_t_value, q_t_selector
             )
-        td_error, qa_tm1 = q_learning_errors(
-            q_tm1, actions, rewards, discounts, q_t_value, q_t_selector
-        )
-        # Huber's gradient is the error inside +-1 and its sign outside: the error is never clipped
-        # before it is squared, which would stop learning where it is most wrong.
-        loss = self._loss(td_error, torch.zeros_like(td_error), reduction=self._reduction)
-
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+            loss, grad = self._loss_and_gradient(td_error)
+            self._online.backward(torch.zeros_like(q_tm1).scatter_(1, actions.unsqueeze(1), grad))
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.online.parameters(), self._max_grad_norm)
         self.optimizer.step()
+        self._online.refresh()
         if self._target_tau is not None:
             with torch.no_grad():
-                for target, weight in self._target_pairs():
-                    target.lerp_(weight, self._target_tau)
-        return Metrics(loss.detach(), qa_tm1.detach().mean())
+                torch._foreach_lerp_(*self._target_pairs(), self._target_tau)
+            self._target.refresh()
+        return Metrics(loss, qa_tm1.mean())
 
-    @torch.no_grad()
+    def _loss_and_gradient(self, td_error: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss [] and its gradient [B, 1] by the values that the errors correct."""
+        zero = torch.zeros_like(td_error)
+        # Huber's gradient is the error inside +-1 and its sign outside: the error is never clipped
+        # before it is squared, which would stop learning where it is most wrong.
+        if self._loss == "huber":
+            loss = F.huber_loss(td_error, zero, reduction=self._reduction)
+            grad = td_error.clamp(-1, 1)
+        else:
+            loss = F.mse_loss(td_error, zero, reduction=self._reduction)
+            grad = td_error * 2
+        scale = 1 / len(td_error) if self._reduction == "mean" else 1.0
+        return loss, grad.mul_(-scale).unsqueeze(1)
+
     def copy_target(self) -> None:
         """Make the target network equal to the online network."""
-        for target, weight in self._target_pairs():
-            target.copy_(weight)
+        with torch.no_grad():
+            torch._foreach_copy_(*self._target_pairs())
+        self._target.refresh()
 
-    def _target_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.target.parameters(), self.online.parameters(), strict=True)
+    def refresh(self) -> None:
+        """Take over weights of either network that were written from outside."""
+        self._online.refresh()
+        self._target.refresh()
+
+    def save_state(self) -> dict[str, Any]:
+        """Copies of all weights and of the optimizer's state, as arrays on the host."""
+        state = self.optimizer.state_dict()["state"]
+        return {
+            "online": _arrays(self.online.state_dict()),
+            "target": _arrays(self.target.state_dict()),
+            "optimizer": {str(number): _arrays(tensors) for number, tensors in state.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state. Raises `ValueError` where it is of another network."""
+        optimizer = {int(number): _tensors(item) for number, item in state["optimizer"].items()}
+        # A fused optimizer goes through weights and moments as they lie in memory.
+        for number, weight in enumerate(self.online.parameters()):
+            for name, tensor in optimizer.get(number, {}).items():
+                if tensor.shape == weight.shape:
+                    optimizer[number][name] = torch.empty_like(weight).copy_(tensor)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.load_weights(_tensors(state["online"]), _tensors(state["target"]))
+        self.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
+
+    def load_weights(
+        self, online: Mapping[str, Tensor], target: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take over the weights of a network of the same form; without `target`, for both."""
+        try:
+            self.online.load_state_dict(online)
+            self.target.load_state_dict(online if target is None else target)
+        except RuntimeError as error:
+            raise ValueError(" ".join(str(error).split())) from None
+        self.refresh()
+
+    def _target_pairs(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [*self.target.parameters()], [*self.online.parameters()]
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}

@@ -7,6 +7,7 @@ happened since the last report. Scores are raw and per game.
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 import time
 from collections import deque
@@ -18,15 +19,21 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdqn.errors import UserError
+from fastdqn.scores import Evaluation
+
 __all__ = [
     "Counters",
     "CsvWriter",
     "Episode",
     "EpisodeTracker",
+    "EvaluationReport",
     "Report",
     "StepOutcome",
     "TensorBoardWriter",
+    "WandbWriter",
     "Writer",
+    "import_wandb",
 ]
 
 SCORE_WINDOW_EPISODES = 100
@@ -59,6 +66,43 @@ class Episode(NamedTuple):
     """It was cut at a limit, not over."""
 
 
+@dataclass(frozen=True)
+class EvaluationReport:
+    """An evaluation of the run's agent, or of a random policy before it."""
+
+    steps: int
+    """The run's steps when its weights were copied."""
+    frames: int
+    """The run's frames then."""
+    baseline: bool
+    """A random policy's."""
+    evaluation: Evaluation
+    held_out_max_q: float
+    """Mean over the held-out states of the best action's value; NaN where there are none."""
+    seconds: float
+    """That it took."""
+
+    def scalars(self) -> dict[str, float]:
+        """What `evaluations.csv` has of it, by name; NaN where there is nothing to say."""
+        evaluation, (low, high) = self.evaluation, self.evaluation.interval
+        scaled = evaluation.human_normalised
+        return {
+            "steps": self.steps,
+            "frames": self.frames,
+            "random_policy": int(self.baseline),
+            "epsilon": evaluation.epsilon,
+            "games": len(evaluation.counted),
+            "mean_score": evaluation.mean,
+            "median_score": evaluation.median,
+            "standard_deviation": evaluation.standard_deviation,
+            "mean_low": low,
+            "mean_high": high,
+            "human_normalised": math.nan if scaled is None else scaled,
+            "held_out_max_q": self.held_out_max_q,
+            "seconds": self.seconds,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """The state of a run at one of its steps. Means are over what came since the last report."""
@@ -78,7 +122,7 @@ class Report:
     mean_q: float
     """Mean value of the actions in the batches; NaN without an update."""
     seconds: float
-    """Since this process began to train."""
+    """Of training, over all processes of the run."""
     frames_per_second: float
     """Since the last report, of this process."""
     updates_per_second: float
@@ -102,6 +146,8 @@ class Report:
     """Of the run that is done, by whichever end is nearest."""
     finished: tuple[Episode, ...] = field(repr=False)
     """Games that have ended since the last report."""
+    evaluations: tuple[EvaluationReport, ...] = field(repr=False, default=())
+    """Evaluations that have ended since the last report; each names the step it belongs to."""
     folder: Path | None = None
     """Where the run's files are."""
 
@@ -110,7 +156,8 @@ class Report:
         return {name: getattr(self, name) for name in _SCALARS}
 
 
-_SCALARS = tuple(item.name for item in fields(Report) if item.name not in ("finished", "folder"))
+_NO_NUMBERS = ("finished", "evaluations", "folder")
+_SCALARS = tuple(item.name for item in fields(Report) if item.name not in _NO_NUMBERS)
 
 
 class StepOutcome(Protocol):
@@ -160,6 +207,25 @@ class EpisodeTracker:
             running[ended] = 0
         return ended
 
+    def save_state(self) -> dict[str, Any]:
+        """The open games and the last scores, to go on from."""
+        return {
+            "scores": self._scores.copy(),
+            "steps": self._steps.copy(),
+            "frames": self._frames.copy(),
+            "last": list(self._last),
+            "finished": [list(episode) for episode in self._finished],
+        }
+
+    def load_state(self, state: Mapping[str, Any], *, open_games: bool) -> None:
+        """Goes on from such a state; without `open_games`, every environment is in a new one."""
+        if open_games:
+            self._scores[:] = state["scores"]
+            self._steps[:] = state["steps"]
+            self._frames[:] = state["frames"]
+        self._last.extend(state["last"])
+        self._finished = [Episode(*episode) for episode in state["finished"]]
+
     @property
     def mean_score(self) -> float:
         """Mean of the last 100 games' scores; NaN before the first has ended."""
@@ -182,26 +248,53 @@ class Writer(Protocol):
 
 
 class CsvWriter:
-    """`progress.csv`, a row a report, and `episodes.csv`, a row a game. NaN is an empty cell."""
+    """`progress.csv`, a row a report, and `episodes.csv`, a row a game. NaN is an empty cell.
+
+    With the first evaluation come `evaluations.csv`, a row for each, and `evaluation_games.csv`, a
+    row for each of their games.
+    Files that are there are gone on with.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._evaluations: Any = None
+        self._evaluation_games: Any = None
         self._files: list[TextIO] = []
         self._progress = self._open(folder / "progress.csv", _SCALARS)
         self._episodes = self._open(folder / "episodes.csv", Episode._fields)
 
     def _open(self, path: Path, header: tuple[str, ...]) -> Any:
-        file = path.open("x", newline="", encoding="utf-8")
+        file = path.open("a", newline="", encoding="utf-8")
         self._files.append(file)
         writer = csv.writer(file)
-        writer.writerow(header)
+        if file.tell() == 0:
+            writer.writerow(header)
         return writer
 
     def write(self, report: Report) -> None:
         """See `Writer`. Rows reach the file at once."""
         self._progress.writerow(_cell(value) for value in report.scalars().values())
         self._episodes.writerows((_cell(value) for value in episode) for episode in report.finished)
+        for evaluation in report.evaluations:
+            self._write_evaluation(evaluation)
         for file in self._files:
             file.flush()
+
+    def _write_evaluation(self, report: EvaluationReport) -> None:
+        scalars = report.scalars()
+        if self._evaluations is None:
+            self._evaluations = self._open(self._folder / "evaluations.csv", tuple(scalars))
+            self._evaluation_games = self._open(
+                self._folder / "evaluation_games.csv",
+                ("steps", "random_policy", "game", "score", "length_steps", "length_frames", "cut",
+                 "interrupted"),
+            )  # fmt: skip
+        self._evaluations.writerow(_cell(value) for value in scalars.values())
+        for number, game in enumerate(report.evaluation.games, 1):
+            row = (report.steps, report.baseline, number, game.score, game.steps, game.frames)
+            self._evaluation_games.writerow(
+                _cell(value) for value in (*row, game.cut, game.interrupted)
+            )
 
     def close(self) -> None:
         """See `Writer`."""
@@ -231,6 +324,11 @@ class TensorBoardWriter:
         for episode in report.finished:
             figures = {"score": episode.score, "length_frames": episode.length_frames}
             self._add(episode.steps, "game", figures)
+        for evaluation in report.evaluations:
+            scalars = evaluation.scalars()
+            group = "random_policy" if scalars.pop("random_policy") else "evaluation"
+            del scalars["steps"]
+            self._add(evaluation.steps, group, scalars)
         self._file.flush()
 
     def _add(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
@@ -247,3 +345,60 @@ class TensorBoardWriter:
     def close(self) -> None:
         """See `Writer`."""
         self._file.close()
+
+
+class WandbWriter:
+    """A run at Weights & Biases, in the given project. Its axes are steps, as TensorBoard's are.
+
+    Raises `UserError` where its package is not installed or refuses the run.
+    """
+
+    def __init__(self, project: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        wandb = import_wandb(project)
+        try:
+            self._run = wandb.init(
+                project=project, name=folder.name, dir=str(folder), config=dict(settings)
+            )
+        except Exception as error:  # its own kinds: no login, no network, a wrong name
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"wandb={project!r}: Weights & Biases refuses the run: {what}"
+            ) from None
+        # Evaluations arrive after the steps that they belong to, so each group has its own axis.
+        for group in ("train", "game", "evaluation", "random_policy"):
+            self._run.define_metric(f"{group}/*", step_metric=f"{group}/steps")
+
+    def write(self, report: Report) -> None:
+        """See `Writer`."""
+        self._log("train", report.scalars())
+        for episode in report.finished:
+            self._log(
+                "game",
+                {
+                    "steps": episode.steps,
+                    "score": episode.score,
+                    "length_frames": episode.length_frames,
+                },
+            )
+        for evaluation in report.evaluations:
+            scalars = evaluation.scalars()
+            self._log("random_policy" if scalars.pop("random_policy") else "evaluation", scalars)
+
+    def _log(self, group: str, scalars: Mapping[str, float]) -> None:
+        known = {name: value for name, value in scalars.items() if not math.isnan(value)}
+        self._run.log({f"{group}/{name}": value for name, value in known.items()})
+
+    def close(self) -> None:
+        """See `Writer`."""
+        self._run.finish()
+
+
+def import_wandb(project: str) -> Any:
+    """The package wandb. Raises `UserError` where it is not installed."""
+    try:
+        return importlib.import_module("wandb")
+    except ImportError:
+        raise UserError(
+            f"wandb={project!r}: the package wandb is not installed; install it with: "
+            'pip install "fastdqn[wandb]"'
+        ) from None

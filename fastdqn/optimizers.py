@@ -1,4 +1,4 @@
-"""The optimizers: centred RMSProp as the Nature paper's code has it, and PyTorch's Adam."""
+"""The optimizers: centred RMSProp as the Nature paper's code has it, and Adam in one pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,53 @@ from typing import Literal
 import torch
 from torch import nn
 
-__all__ = ["CenteredRMSProp", "make_optimizer"]
+__all__ = ["Adam", "CenteredRMSProp", "make_optimizer"]
+
+
+class Adam(torch.optim.Adam):
+    """PyTorch's fused Adam without its bookkeeping, which costs as much as a third of the step.
+
+    State and results are PyTorch's own. Every weight needs a gradient.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, learning_rate: float, epsilon: float
+    ) -> None:
+        super().__init__(parameters, lr=learning_rate, eps=epsilon, fused=True)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight] = {
+                    # On the device, so that a step is all queued work.
+                    "step": torch.zeros((), device=weight.device),
+                    "exp_avg": torch.zeros_like(weight),
+                    "exp_avg_sq": torch.zeros_like(weight),
+                }
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every weight. Closures are not supported."""
+        if closure is not None:
+            raise TypeError("Adam takes no closure: compute the gradients first")
+        for group in self.param_groups:
+            weights = group["params"]
+            states = [self.state[weight] for weight in weights]
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            torch._fused_adam_(
+                weights,
+                [weight.grad for weight in weights],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=0.0,
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
 
 
 class CenteredRMSProp(torch.optim.Optimizer):
@@ -63,11 +109,9 @@ def make_optimizer(
     epsilon: float,
     decay: float,
 ) -> torch.optim.Optimizer:
-    """Adam (without `decay`), fused where the device can: one pass over all weights; or ours."""
-    parameters = list(parameters)
+    """Adam, which `decay` means nothing to, or centred RMSProp, for weights on a CPU or CUDA."""
     if name == "rmsprop_centered":
         return CenteredRMSProp(
             parameters, learning_rate=learning_rate, decay=decay, epsilon=epsilon
         )
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
-    return torch.optim.Adam(parameters, lr=learning_rate, eps=epsilon, fused=fused)
+    return Adam(parameters, learning_rate=learning_rate, epsilon=epsilon)

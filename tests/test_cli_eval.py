@@ -140,6 +140,32 @@ def test_a_scripts_own_environment_is_for_scripts(
     assert "in a script too, with fastdqn.evaluate(agent, env_fn=...)" in err
 
 
+def test_a_video(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    video = tmp_path / "game.mp4"
+    status, out, err = run(capsys, runs["breakout"], "--video", video, "--frames", 60)
+    assert (status, err) == (0, "")
+    assert "no game was played to its end" in out
+    assert video.stat().st_size > 2_000
+    status, _, err = run(capsys, runs["breakout"], "--video", tmp_path / "game.avi")
+    assert (status, err.count("\n")) == (2, 1)
+
+
+def test_the_example_plays_a_game(tmp_path: Path) -> None:
+    settings = {"game": "Breakout", "steps": 20, "learning_starts_steps": 16, "batch_size": 2}
+    config = Config(**settings, replay_capacity=500, out=str(tmp_path), max_episode_frames=200)
+    (report,) = train(config)
+    example = Path(__file__).parent.parent / "examples" / "play.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(example), str(report.folder)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"Breakout: \d+; the last values were \[.*\]\n", done.stdout)
+
+
 def test_ctrl_c_ends_it_with_what_was_played(runs: dict[str, Path]) -> None:
     with subprocess.Popen(
         [*COMMAND, str(runs["cartpole"]), "--episodes", "10000000"],

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,12 @@ from fastdqn.metrics import (
     CsvWriter,
     Episode,
     EpisodeTracker,
+    EvaluationReport,
     Report,
     TensorBoardWriter,
+    WandbWriter,
 )
+from fastdqn.scores import Evaluation, Game
 
 
 def make_report(**values: Any) -> Report:
@@ -33,6 +37,7 @@ def make_report(**values: Any) -> Report:
             "loss": math.nan,
             "mean_q": 1.23456789,
             "finished": (),
+            "evaluations": (),
             **values,
         }
     )
@@ -110,6 +115,104 @@ def test_tensorboards_axis_is_steps(tmp_path: Path) -> None:
     frames = events.Scalars("train/frames")
     assert [(event.step, event.value) for event in frames] == [(1_000, 4_000), (2_000, 8_000)]
     assert [(event.step, event.value) for event in events.Scalars("game/score")] == [(900, 3)]
+
+
+def test_weights_and_biases_axes_are_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class FakeRun:
+        def define_metric(self, name: str, step_metric: str) -> None:
+            calls.append((name, step_metric))
+
+        def log(self, values: dict[str, float]) -> None:
+            calls.append(values)
+
+        def finish(self) -> None:
+            calls.append("finish")
+
+    def init(**options: Any) -> FakeRun:
+        calls.append(options)
+        return FakeRun()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))  # type: ignore[arg-type]
+    game = Episode(900, 3_600, 0, 3.0, 2, 8, truncated=True)
+    writer = WandbWriter("mine", tmp_path, {"seed": 3})
+    writer.write(make_report(steps=1_000, finished=(game,), evaluations=(EVALUATED,)))
+    writer.close()
+    first, *axes, train, finished, evaluated, last = calls
+    assert first["project"] == "mine"
+    assert (first["dir"], first["config"]) == (str(tmp_path), {"seed": 3})
+    assert ("evaluation/*", "evaluation/steps") in axes
+    assert train["train/steps"] == 1_000
+    assert "train/loss" not in train  # NaN
+    assert finished == {"game/steps": 900, "game/score": 3.0, "game/length_frames": 8}
+    assert evaluated["evaluation/steps"] == 800
+    assert evaluated["evaluation/mean_score"] == 2
+    assert last == "finish"
+
+
+def test_weights_and_biases_are_missed_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastdqn.config import Config
+    from fastdqn.errors import UserError
+    from fastdqn.trainer import Trainer
+
+    monkeypatch.setitem(sys.modules, "wandb", None)  # type: ignore[arg-type]
+    config = Config.preset("classic", env="CartPole-v1", out=str(tmp_path), wandb="mine")
+    with pytest.raises(UserError, match=r"wandb='mine': .* not installed; .*fastdqn\[wandb\]"):
+        Trainer(config)
+    with pytest.raises(UserError, match="logging needs a folder"):
+        Config(wandb="mine", out=None)
+
+    def refuse(**options: Any) -> None:
+        raise RuntimeError("no\nlogin")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="refuses the run: RuntimeError: no login"):
+        WandbWriter("mine", tmp_path, {})
+
+
+def test_evaluations_in_files_and_terminals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = CsvWriter(tmp_path)
+    writer.write(make_report(steps=700))
+    assert not (tmp_path / "evaluations.csv").exists()
+    random = dataclasses.replace(EVALUATED, steps=0, baseline=True)
+    report = make_report(steps=1_000, evaluations=(random, EVALUATED))
+    writer.write(report)
+    writer.close()
+    with (tmp_path / "evaluations.csv").open() as file:
+        _, row = csv.DictReader(file)
+    expected = {"steps": "800", "games": "2", "mean_score": "2", "held_out_max_q": "0.5"}
+    assert {name: row[name] for name in expected} == expected
+    with (tmp_path / "evaluation_games.csv").open() as file:
+        *_, game = csv.DictReader(file)
+    assert list(game.values()) == ["800", "0", "2", "3", "7", "28", "1", "0"]
+    with PlainDisplay() as display:
+        display.show(report)
+    shown = capsys.readouterr().out
+    assert "random policy: mean score 2.00 (1.00 to 3.00) of 2 games, 1.0% human-norm" in shown
+    assert "evaluation at step 800: mean score 2.00 (1.00 to 3.00) of 2 games" in shown
+    assert "held-out max Q 0.5\n" in shown
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
+    with LiveDisplay("Breakout", Counters(), console) as live:
+        live.show(report)
+        live.show(make_report(steps=2_000))
+    assert "evaluation at step 800: mean score 2.00" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+EVALUATED = EvaluationReport(
+    800,
+    3_200,
+    False,
+    Evaluation(
+        (Game(1.0, 5, 20, cut=False), Game(3.0, 7, 28, cut=True)), epsilon=0.01, title="Breakout"
+    ),
+    held_out_max_q=0.5,
+    seconds=2.0,
+)
 
 
 REPORT = make_report(

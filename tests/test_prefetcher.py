@@ -59,14 +59,14 @@ def test_batches_are_those_that_sampling_gives_at_the_time_of_submitting(threads
         slots = [new_arrays(rows) for rows in (ROWS, 1, 37)]
         for arrays in slots:
             prefetcher.submit(*arrays.values())
-        assert len(prefetcher) == 3
+        assert prefetcher.outstanding == 3
         # Waits until the batches are copied, and changes nothing of them.
         append(ahead, 1_000 + round_)
         for arrays in slots:
             prefetcher.wait()
             assert_same(arrays, direct.sample(len(arrays["actions"])))
         append(direct, 1_000 + round_)
-    assert len(prefetcher) == 0
+    assert prefetcher.outstanding == 0
 
 
 def test_rows_are_whole_while_another_thread_appends() -> None:
@@ -151,4 +151,4 @@ def test_misuse_is_refused() -> None:
     empty = Prefetcher(ReplayMemory(20, SHAPE, stack=3), 1)
     with pytest.raises(ValueError, match="0 of 0 stored frames can be drawn"):
         empty.submit(*new_arrays().values())
-    assert len(prefetcher) == len(empty) == 0
+    assert prefetcher.outstanding == empty.outstanding == 0

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fastdqn.config import Config
-from fastdqn.envs.make import make_envs
+from fastdqn.envs.make import default_workers, make_envs
 from fastdqn.envs.vector import StateNotSaved, VectorEnv
 from fastdqn.envs.workers import WorkerError, WorkerVector
 from fastdqn.errors import UserError
@@ -74,7 +74,7 @@ GAMES: list[dict[str, Any]] = [
 ]
 
 
-def make(workers: int, num_envs: int = 5, seed: int = 7, **what: Any) -> VectorEnv:
+def make(workers: int | None, num_envs: int = 5, seed: int = 7, **what: Any) -> VectorEnv:
     settings = {"env": None, "game": None, **what}
     return make_envs(**settings, num_envs=num_envs, seed=seed, workers=workers)
 
@@ -212,6 +212,28 @@ def test_a_config_refuses_numbers_of_workers(settings: Any, message: str) -> Non
         Config(**settings)
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "cores", "workers"),
+    [(1, 64, 0), (8, 1, 0), (8, 2, 0), (8, 3, 2), (8, 64, 8), (64, 16, 15)],
+)
+def test_the_number_of_workers_suits_the_machine(num_envs: int, cores: int, workers: int) -> None:
+    assert default_workers(num_envs, cores) == workers
+
+
+def test_without_a_number_the_machine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    chosen = []
+    for what in (
+        {"game": "Pong"},
+        {"env": "CartPole-v1"},
+        {"env": lambda: gymnasium.make("Acrobot-v1")},
+    ):
+        envs = make(None, num_envs=2, **what)
+        chosen.append(envs.protocol()["workers"])
+        envs.close()
+    assert chosen == [2, 0, 0]
+
+
 # -- State ---------------------------------------------------------------------------------------
 
 
@@ -265,20 +287,23 @@ def test_states_that_cannot_be_had_are_refused_and_the_workers_go_on() -> None:
 MORTAL = "mortal:Mortal"
 
 
-@pytest.mark.parametrize("phase", ["init", "reset", "step", "second_reset"])
+RAISED = r"worker \d \(environments \d to \d\) failed: ArithmeticError: the ball fell off$"
+KILLED = r"worker \d \(environments \d to \d\) was ended by SIGKILL; has the machine run out"
+
+
 @pytest.mark.parametrize(
-    ("by", "message"),
+    ("phase", "by", "message"),
     [
-        (
-            "raise",
-            r"worker \d \(environments \d to \d\) failed: ArithmeticError: the ball fell off$",
-        ),
-        ("exit", r"worker \d \(environments \d to \d\) ended with exit status 7$"),
-        ("sys.exit", r"worker \d \(environments \d to \d\) failed: SystemExit: enough$"),
-        (
-            "kill",
-            r"worker \d \(environments \d to \d\) was ended by SIGKILL; has the machine run out",
-        ),
+        ("init", "raise", RAISED),
+        ("reset", "raise", RAISED),
+        ("step", "raise", RAISED),
+        ("second_reset", "raise", RAISED),
+        ("init", "kill", KILLED),
+        ("reset", "kill", KILLED),
+        ("step", "kill", KILLED),
+        ("second_reset", "kill", KILLED),
+        ("step", "exit", r"worker \d \(environments \d to \d\) ended with exit status 7$"),
+        ("step", "sys.exit", r"worker \d \(environments \d to \d\) failed: SystemExit: enough$"),
     ],
 )
 def test_a_worker_that_dies_is_reported(
@@ -369,7 +394,7 @@ def test_a_run_whose_worker_dies_is_saved(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, time
 import numpy as np
-from fastdqn.envs.make import make_envs
+from fastdqn.envs.make import default_workers, make_envs
 
 envs = make_envs("CartPole-v1", None, 4, seed=0, workers=2)
 envs.reset()

@@ -83,8 +83,8 @@ Raises what copying it raised, and RuntimeError where nothing was submitted, or 
 Give up what was not begun, wait for the rest and end the threads: no array is written any more.
 
 Done too when the prefetcher is deleted.)")
-      .def("__len__", &Prefetcher::outstanding,
-           "__len__(self)\n--\n\nBatches submitted and not yet waited for.");
+      .def_property_readonly("outstanding", &Prefetcher::outstanding,
+                             "Batches submitted and not yet waited for.");
 }
 
 }  // namespace fastdqn::bindings

@@ -62,6 +62,8 @@ struct Segment {
   bool in_use = false;
 };
 
+constexpr std::size_t ceil_divide(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
+
 std::size_t segment_nbytes_for(const FrameCodec& codec, std::size_t capacity) {
   const std::size_t all = capacity > kUsualSegment / codec.frame_nbytes() * kMostSegments
                               ? kUsualSegment
@@ -86,15 +88,14 @@ class CompressedStore final : public FrameStore {
         frame_(frame.nbytes()),
         zeros_(frame.nbytes()) {}
 
-  /// As noise: no change is shorter than a frame.
+  /// As noise: all codes are of the greatest length, and two frames make a full group.
   std::size_t nbytes() const noexcept override {
-    const std::size_t groups = capacity() / (kGroupChanges + 1) + 1;
-    const std::size_t group = sizeof(GroupHeader) + sizeof(Group) +
-                              (kGroupChanges + 1) * (codec_.code_nbytes() +
-                                                     FrameGroup::length_nbytes(codec_));
-    const std::size_t segments = groups * group / (segment_nbytes_ - group / 2) + kSpareSegments;
-    return segments * segment_nbytes_ + capacity() * sizeof(Reference) +
-           open_.size() * 8 * frame_nbytes();
+    const std::size_t group = sizeof(GroupHeader) + FrameGroup::nbytes_at_most(codec_, 2,
+                                                                               codec_.code_nbytes());
+    const std::size_t segments =
+        ceil_divide(ceil_divide(capacity(), 2), room() / group) + kSpareSegments;
+    return segments * segment_nbytes_ + capacity() * (sizeof(Reference) + sizeof(Group) / 2) +
+           open_.size() * 4 * frame_nbytes();
   }
 
   std::size_t nbytes_now(std::size_t) const noexcept override {

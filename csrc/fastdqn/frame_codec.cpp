@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define FASTDQN_AVX512 \
-  [[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi,bmi2,popcnt")]]
+  [[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,vpclmulqdq,bmi,bmi2,popcnt")]]
 #endif
 
 namespace fastdqn {
@@ -295,20 +295,27 @@ void draft_tree(const Byte* before, const Byte* after, std::size_t frame_nbytes,
 
 #if defined(__x86_64__)
 
-/// Each byte of the block the exclusive or of itself and all below.
+constexpr std::array<Byte, kBlock> places_in_block(Byte (*place)(std::size_t)) {
+  std::array<Byte, kBlock> places{};
+  for (std::size_t i = 0; i < kBlock; ++i) places[i] = place(i);
+  return places;
+}
+alignas(kBlock) constexpr auto kLastOfWords =
+    places_in_block([](std::size_t i) { return static_cast<Byte>(i % kWord * kWord + kWord - 1); });
+alignas(kBlock) constexpr auto kNumbersOfWords =
+    places_in_block([](std::size_t i) { return static_cast<Byte>(i / kWord); });
+
+/// Each byte of the block the exclusive or of itself and all below: a product without carries with
+/// a one in every byte is that within a word.
 FASTDQN_AVX512 [[gnu::always_inline]] inline __m512i with_all_below(__m512i block) noexcept {
-  block = _mm512_xor_si512(block, _mm512_slli_epi64(block, 8));
-  block = _mm512_xor_si512(block, _mm512_slli_epi64(block, 16));
-  block = _mm512_xor_si512(block, _mm512_slli_epi64(block, 32));
-  // The last bytes of the words below, and of all below those.
-  const __m512i zero = _mm512_setzero_si512();
-  const __m512i last = _mm512_shuffle_epi8(
-      block, _mm512_set4_epi32(0x0F0F0F0F, 0x0F0F0F0F, 0x07070707, 0x07070707));
-  __m512i below = _mm512_alignr_epi64(last, zero, 7);
-  below = _mm512_xor_si512(below, _mm512_alignr_epi64(below, zero, 7));
-  below = _mm512_xor_si512(below, _mm512_alignr_epi64(below, zero, 6));
-  below = _mm512_xor_si512(below, _mm512_alignr_epi64(below, zero, 4));
-  return _mm512_xor_si512(block, below);
+  const __m512i ones = _mm512_set1_epi64(static_cast<long long>(kOnes));
+  const __m512i words = _mm512_unpacklo_epi64(_mm512_clmulepi64_epi128(block, ones, 0x00),
+                                              _mm512_clmulepi64_epi128(block, ones, 0x01));
+  // The last bytes of all words, as one word; of each the words below, back at all bytes of it.
+  const __m512i last = _mm512_permutexvar_epi8(_mm512_load_si512(kLastOfWords.data()), words);
+  const __m512i below = _mm512_clmulepi64_epi128(last, _mm512_slli_epi64(ones, 8), 0x00);
+  return _mm512_xor_si512(
+      words, _mm512_permutexvar_epi8(_mm512_load_si512(kNumbersOfWords.data()), below));
 }
 
 template <bool kWithRuns>
@@ -371,11 +378,8 @@ FASTDQN_AVX512 void sum_rows_avx512(Byte* frame, std::size_t frame_nbytes,
 FASTDQN_AVX512 void draft_tree_avx512(const Byte* before, const Byte* after,
                                       std::size_t frame_nbytes, std::size_t num_pieces,
                                       Draft& draft) noexcept {
-  alignas(64) static constexpr auto kOneDown = [] {
-    std::array<Byte, kBlock> places{};
-    for (std::size_t i = 1; i < kBlock; ++i) places[i] = static_cast<Byte>(i - 1);
-    return places;
-  }();
+  alignas(kBlock) static constexpr auto kOneDown =
+      places_in_block([](std::size_t i) { return static_cast<Byte>(i == 0 ? 0 : i - 1); });
   const __m512i one_down = _mm512_load_si512(kOneDown.data());
   std::size_t offset = 0;
   for (std::size_t piece = 0; piece < num_pieces; ++piece) {
@@ -474,7 +478,8 @@ FrameCodec::InstructionSet FrameCodec::best_instruction_set() noexcept {
   const bool words = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") &&
                      !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2");
   if (words && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2")) {
+      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+      __builtin_cpu_supports("vpclmulqdq")) {
     return InstructionSet::kAvx512;
   }
   if (words) return InstructionSet::kBmi2;

@@ -18,10 +18,9 @@
 
 namespace fastdqn {
 
-/// The most frames of a group, and the bytes of changes, in frames, with which it is full: games
-/// get the first, and noise, whose changes are as large as keys, the second.
+/// The most frames of a group. One whose changes take half a frame is full before: there the next
+/// key costs little, and every change that need not be undone saves time.
 inline constexpr std::size_t kGroupFrames = 32;
-inline constexpr std::size_t kGroupChanges = 4;
 
 /// A group as it lies in somebody's memory, with FrameCodec::kCodeSlack readable bytes behind it.
 class FrameGroup {
@@ -39,8 +38,10 @@ class FrameGroup {
     return frames * length_nbytes(codec) + changes + codec.code_nbytes();
   }
   static std::size_t max_nbytes(const FrameCodec& codec) noexcept {
-    return nbytes_at_most(codec, kGroupFrames,
-                          kGroupChanges * codec.frame_nbytes() + codec.code_nbytes());
+    return nbytes_at_most(codec, kGroupFrames, full_changes(codec) + codec.code_nbytes());
+  }
+  static std::size_t full_changes(const FrameCodec& codec) noexcept {
+    return codec.frame_nbytes() / 2;
   }
 
   std::size_t frames() const noexcept { return frames_; }
@@ -70,7 +71,7 @@ class OpenGroup {
   std::size_t nbytes() const noexcept { return newest_.capacity() + codes_.capacity(); }
   std::size_t used_nbytes() const noexcept { return used_ + (frames_ > 0 ? newest_.size() : 0); }
   bool is_full(const FrameCodec& codec) const noexcept {
-    return frames_ == kGroupFrames || used_ >= kGroupChanges * codec.frame_nbytes();
+    return frames_ == kGroupFrames || used_ >= FrameGroup::full_changes(codec);
   }
 
   /// Makes room for one more frame; can fail, and then has changed nothing.
@@ -86,7 +87,7 @@ class OpenGroup {
   /// Whether one more frame may fill it.
   bool may_be_full(const FrameCodec& codec) const noexcept {
     return frames_ + 1 == kGroupFrames ||
-           used_ + codec.code_nbytes() >= kGroupChanges * codec.frame_nbytes();
+           used_ + codec.code_nbytes() >= FrameGroup::full_changes(codec);
   }
 
   void add(const FrameCodec& codec, const std::byte* frame,

@@ -9,7 +9,8 @@ namespace fastdqn {
 
 namespace {
 
-// Copied in about the time that waking another thread takes, several times over.
+// What is copied in the time that waking a thread takes, and in several times that time.
+constexpr std::size_t kSmallNbytes = std::size_t{64} << 10;
 constexpr std::size_t kPartNbytes = std::size_t{512} << 10;
 
 std::size_t checked_threads(std::size_t threads) {
@@ -34,30 +35,30 @@ Prefetcher::~Prefetcher() { close(); }
 
 void Prefetcher::submit(const BatchTarget& target, std::shared_ptr<void> owner) {
   const ReplayConfig& config = memory_.config();
-  const std::size_t row_nbytes =
-      2 * static_cast<std::size_t>(config.stack) * config.frame.nbytes();
+  const std::size_t nbytes =
+      target.rows * 2 * static_cast<std::size_t>(config.stack) * config.frame.nbytes();
   const std::size_t most = std::max<std::size_t>(std::min(num_threads_, target.rows), 1);
-  const std::size_t parts =
-      std::clamp<std::size_t>(target.rows * row_nbytes / kPartNbytes, 1, most);
+  const std::size_t parts = std::clamp<std::size_t>(nbytes / kPartNbytes, 1, most);
   const auto drawn = std::make_shared<const ReplayMemory::Drawn>(memory_.draw(target));
   enqueue(
       target.rows, parts,
       [drawn](std::size_t first, std::size_t count) { drawn->gather(first, count); },
-      std::move(owner));
+      std::move(owner), nbytes <= kSmallNbytes);
 }
 
 void Prefetcher::enqueue(std::size_t rows, std::size_t parts, Copy copy,
-                         std::shared_ptr<void> owner) {
+                         std::shared_ptr<void> owner, bool at_once) {
   auto job = std::make_unique<Job>(Job{.rows = rows,
                                        .parts = parts,
                                        .copy = std::move(copy),
                                        .owner = std::move(owner),
                                        .error = nullptr});
-  {
-    const std::lock_guard lock(mutex_);
-    if (closing_) throw std::logic_error("the prefetcher is closed");
-    jobs_.push_back(std::move(job));
-  }
+  std::unique_lock lock(mutex_);
+  if (closing_) throw std::logic_error("the prefetcher is closed");
+  jobs_.push_back(std::move(job));
+  // Not while others wait to be copied before it: their turn comes first.
+  if (at_once && first_open_ + 1 == jobs_.size()) return copy_part(*jobs_.back(), lock);
+  lock.unlock();
   if (parts == 1) {
     work_comes_.notify_one();
   } else {
@@ -69,6 +70,7 @@ void Prefetcher::wait() {
   std::unique_ptr<Job> job;
   {
     std::unique_lock lock(mutex_);
+    while (!closing_ && !jobs_.empty() && first_open_ == 0) copy_part(*jobs_.front(), lock);
     job_finished_.wait(lock, [this] {
       return closing_ || jobs_.empty() || jobs_.front()->finished;
     });
@@ -99,32 +101,29 @@ void Prefetcher::close() {
     threads_.clear();
   }
   std::deque<std::unique_ptr<Job>> given_up;  // destroyed behind the lock: owners may take others
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  job_finished_.wait(lock, [this] { return copying_ == 0; });  // callers copy too
   given_up.swap(jobs_);
 }
 
-void Prefetcher::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    work_comes_.wait(lock, [this] { return closing_ || first_open_ < jobs_.size(); });
-    if (closing_) return;
-    Job& job = *jobs_[first_open_];
-    const std::size_t part = job.taken++;
-    if (job.taken == job.parts) ++first_open_;
-    lock.unlock();
-
-    const std::size_t first = part * job.rows / job.parts;
-    const std::size_t end = (part + 1) * job.rows / job.parts;
-    std::exception_ptr error;
-    try {
-      job.copy(first, end - first);
-    } catch (...) {
-      error = std::current_exception();
-    }
-
-    lock.lock();
-    if (error && !job.error) job.error = error;
-    if (++job.done < job.parts) continue;
+/// Takes and copies a part of the first job that has any left, which is `job`. The lock is held but
+/// while copying. With the last part the job is finished.
+void Prefetcher::copy_part(Job& job, std::unique_lock<std::mutex>& lock) {
+  const std::size_t part = job.taken++;
+  if (job.taken == job.parts) ++first_open_;
+  ++copying_;
+  lock.unlock();
+  const std::size_t first = part * job.rows / job.parts;
+  const std::size_t end = (part + 1) * job.rows / job.parts;
+  std::exception_ptr error;
+  try {
+    job.copy(first, end - first);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (error && !job.error) job.error = error;
+  if (++job.done == job.parts) {
     // The memory may be written to before anybody waits for the batch.
     Copy copied = std::exchange(job.copy, nullptr);
     lock.unlock();
@@ -132,6 +131,16 @@ void Prefetcher::work() {
     lock.lock();
     job.finished = true;
     job_finished_.notify_all();
+  }
+  if (--copying_ == 0 && closing_) job_finished_.notify_all();
+}
+
+void Prefetcher::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_comes_.wait(lock, [this] { return closing_ || first_open_ < jobs_.size(); });
+    if (closing_) return;
+    copy_part(*jobs_[first_open_], lock);
   }
 }
 

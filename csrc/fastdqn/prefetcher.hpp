@@ -19,7 +19,9 @@ namespace fastdqn {
 /// What a batch holds is decided when it is submitted: its transitions are drawn there and then, on
 /// the caller's thread, and the memory lets nobody overwrite them until they are copied. So batches
 /// do not depend on the number of threads or on who comes first. Large batches are shared out
-/// between the threads by rows. Threads without work sleep.
+/// between the threads by rows, small ones copied at once. Threads without work sleep, and who waits
+/// for a batch that none of them has begun copies it himself: on a machine whose processors are
+/// busy, nothing waits for a thread to wake.
 ///
 /// Any call from any thread, except that the memory has to outlive the prefetcher and that what one
 /// thread submits while another does is in the order in which it got there.
@@ -71,7 +73,9 @@ class Prefetcher {
     std::exception_ptr error;
   };
 
-  void enqueue(std::size_t rows, std::size_t parts, Copy copy, std::shared_ptr<void> owner);
+  void enqueue(std::size_t rows, std::size_t parts, Copy copy, std::shared_ptr<void> owner,
+               bool at_once = false);
+  void copy_part(Job& job, std::unique_lock<std::mutex>& lock);
   void work();
 
   ReplayMemory& memory_;
@@ -80,6 +84,7 @@ class Prefetcher {
   std::condition_variable job_finished_;
   std::deque<std::unique_ptr<Job>> jobs_;  // not yet waited for, oldest first
   std::size_t first_open_ = 0;             // in jobs_: the first with parts that nobody took yet
+  std::size_t copying_ = 0;                // parts being copied now
   bool closing_ = false;
 
   std::mutex threads_mutex_;  // guards the threads; never taken inside mutex_

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -69,9 +69,18 @@ class AtariOptions:
 
 
 class AtariGame:
-    """One emulator under the stepper: what `AtariEnv` and `AtariVector` are made of."""
+    """One emulator under the stepper: what `AtariEnv` and `AtariVector` are made of.
 
-    def __init__(self, game: str, options: AtariOptions, seed: np.random.SeedSequence) -> None:
+    `watch` is shown the emulator after every frame.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        options: AtariOptions,
+        seed: np.random.SeedSequence,
+        watch: Callable[[ale_py.ALEInterface], None] | None = None,
+    ) -> None:
         self.game = resolve_game(game)
         self.options = options
         self.ale = ale_py.ALEInterface()
@@ -89,7 +98,7 @@ class AtariGame:
         self.action_meanings: tuple[str, ...] = tuple(action.name for action in actions)
         try:
             self.stepper = AtariStepper(
-                self.ale,
+                self.ale if watch is None else _Watched(self.ale, watch),
                 actions,
                 screen_shape=self.ale.getScreenDims(),
                 frame_shape=options.frame_shape,
@@ -157,6 +166,24 @@ class AtariGame:
             "action_meanings": list(self.action_meanings),
             **settings,
         }
+
+
+class _Watched:
+    """An emulator that is looked at after every frame."""
+
+    def __init__(
+        self, ale: ale_py.ALEInterface, watch: Callable[[ale_py.ALEInterface], None]
+    ) -> None:
+        self._ale = ale
+        self._watch = watch
+
+    def act(self, action: ale_py.Action) -> float:
+        reward: float = self._ale.act(action)
+        self._watch(self._ale)
+        return reward
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
 
 
 class AtariEnv(gymnasium.Env[npt.NDArray[np.uint8], np.int64]):

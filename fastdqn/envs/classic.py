@@ -27,7 +27,7 @@ from fastdqn.envs.vector import (
 )
 from fastdqn.errors import UserError
 
-__all__ = ["GymVector"]
+__all__ = ["GymVector", "make_gym"]
 
 # All that decides what follows in each, beside the generator; the two without are checks. The state
 # of any other class is not known to be complete.
@@ -61,7 +61,7 @@ class GymVector(SerialVector):
         share: range | None = None,
     ) -> None:
         seeds = spawn_seeds(seed, num_envs, share)
-        self._envs = [_make(env) for _ in seeds]
+        self._envs = [make_gym(env) for _ in seeds]
         self._seeds: list[int | None] = [int(child.generate_state(1)[0]) for child in seeds]
         observations, actions = self._envs[0].observation_space, self._envs[0].action_space
         self._name = env if isinstance(env, str) else _name(self._envs[0])
@@ -138,13 +138,19 @@ class GymVector(SerialVector):
             env.close()
 
 
-def _make(env: str | Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+def make_gym(
+    env: str | Callable[[], gymnasium.Env[Any, Any]], **options: Any
+) -> gymnasium.Env[Any, Any]:
+    """The environment of this name, with gymnasium's `options`, or what the function makes.
+
+    Raises UserError where there is none of that name.
+    """
     if not isinstance(env, str):
         return env()
     try:
         module, colon, name = env.partition(":")
         function = getattr(importlib.import_module(module), name, None) if colon else None
-        return gymnasium.make(env) if function is None else function()
+        return gymnasium.make(env, **options) if function is None else function()
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise UserError(f"environment {env!r} cannot be made: {message}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from fastdqn.envs.vector import AtariVector, SerialVector, VectorEnv
 from fastdqn.envs.workers import WorkerVector
 from fastdqn.errors import UserError
 
-__all__ = ["EnvFunction", "make_envs", "make_serial"]
+__all__ = ["EnvFunction", "default_workers", "make_envs", "make_serial"]
 
 EnvFunction = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -34,7 +35,8 @@ def make_envs(
     exists, or where workers cannot make it.
     """
     if workers is None:
-        workers = default_workers(num_envs) if env is None else 0
+        cores = len(os.sched_getaffinity(0))
+        workers = default_workers(num_envs, cores) if env is None else 0
     if not workers:
         return make_serial(env, game, num_envs, seed=seed, **options)
     if env is not None and not isinstance(env, str):
@@ -45,9 +47,13 @@ def make_envs(
     return WorkerVector(env, game, num_envs, workers=workers, seed=seed, **options)
 
 
-def default_workers(num_envs: int) -> int:
-    """How many processes pay off for `num_envs` games on this machine: 0 for none beside this."""
-    return 0
+def default_workers(num_envs: int, cores: int) -> int:
+    """How many processes pay off for `num_envs` games on so many cores; 0: none beside this one.
+
+    A single game waits for its worker's signals, and two cores are busy learning: there nothing was
+    gained. More cores are the games', but for one.
+    """
+    return min(num_envs, cores - 1) if num_envs > 1 and cores > 2 else 0
 
 
 def make_serial(

@@ -6,10 +6,11 @@ resets what has ended. The arrays of a result are reused by the next call: copy 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+import ale_py
 import numpy as np
 import numpy.typing as npt
 
@@ -218,7 +219,7 @@ class AtariVector(SerialVector):
     """N emulators in this process, each with its own seed, writing into one array.
 
     `share` names some of `num_envs` environments: only they are made, and each is what it would be
-    among all of them.
+    among all of them. `watch` is shown each emulator after every frame of it.
     """
 
     def __init__(
@@ -229,13 +230,14 @@ class AtariVector(SerialVector):
         *,
         seed: int = 0,
         share: range | None = None,
+        watch: Callable[[ale_py.ALEInterface], None] | None = None,
     ) -> None:
         options = options or AtariOptions()
         seeds = spawn_seeds(seed, num_envs, share)
         self.num_envs = len(seeds)
         self.frame_shape = options.frame_shape
         self.dtype = np.dtype(np.uint8)
-        self._games = [AtariGame(game, options, seed) for seed in seeds]
+        self._games = [AtariGame(game, options, seed, watch) for seed in seeds]
         self.num_actions = len(self._games[0].action_meanings)
         self._result = StepResult.zeros(self.num_envs, options.frame_shape, np.uint8)
         self._rows = list(self._result.frames)

@@ -350,7 +350,8 @@ class WorkerVector:
     def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[Any]:
         """See `VectorEnv.reset`. Where an environment has ended, its worker has seen to it."""
         ids = checked_ids(env_ids, self.num_envs)
-        with self._guarded(between_steps=True):
+        self._check_idle()
+        with self._ending_on_failure():
             self._await_resets()
             again = ids[~self._ended[ids]]
             if again.size:
@@ -375,17 +376,17 @@ class WorkerVector:
         for action in (actions.min(), actions.max()):
             if not 0 <= action < self.num_actions:
                 raise IndexError(f"action must be in [0, {self.num_actions}), got {action}")
-        with self._guarded(between_steps=True):
-            self._block.sent[:] = actions
-            self._stepping = True
-            for worker in self._workers:
-                worker.signal(STEP)
+        self._check_idle()
+        self._block.sent[:] = actions
+        self._stepping = True
+        for worker in self._workers:
+            worker.signal(STEP)
 
     def receive(self) -> StepResult:
         """See `VectorEnv.receive`. The next `send` gives the arrays back to the workers."""
         if not self._stepping:
             raise RuntimeError("no step was begun: send actions before receiving their results")
-        with self._guarded():
+        with self._ending_on_failure():
             for worker in self._workers:
                 worker.wait(worker.stepped)
             self._raise_failure()
@@ -403,31 +404,36 @@ class WorkerVector:
 
     def save_state(self) -> dict[str, Any]:
         """See `VectorEnv.save_state`: the same for any number of workers."""
-        with self._guarded(between_steps=True):
-            if self._ended.any():  # its worker has gone on to the next game
-                raise RuntimeError("an episode has ended: reset before its state is saved")
+        self._check_idle()
+        if self._ended.any():  # its worker has gone on to the next game
+            raise RuntimeError("an episode has ended: reset before its state is saved")
+        with self._ending_on_failure():
             answers = self._ask({worker: {"save": True} for worker in self._workers})
         return {"envs": [state for answer in answers for state in answer["envs"]]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `VectorEnv.load_state`."""
         states = states_of_all(state, self.num_envs)
-        with self._guarded(between_steps=True):
+        self._check_idle()
+        with self._ending_on_failure():
             self._await_resets()
             self._ask({worker: {"load": states[worker.rows]} for worker in self._workers})
             self._ended[:] = False
 
     def close(self) -> None:
         """See `VectorEnv.close`. A vector that nobody holds any more closes itself."""
+        self._stepping = False
         self._close()
 
-    @contextmanager
-    def _guarded(self, *, between_steps: bool = False) -> Iterator[None]:
-        """What fails for good ends all workers."""
+    def _check_idle(self) -> None:
         if not self._close.alive:
             raise RuntimeError("the environments are closed")
-        if between_steps and self._stepping:
+        if self._stepping:
             raise RuntimeError("a step has begun: receive its results first")
+
+    @contextmanager
+    def _ending_on_failure(self) -> Iterator[None]:
+        """Where one worker has failed, the others end too."""
         try:
             yield
         except WorkerError:

@@ -253,6 +253,71 @@ void closing_gives_up_what_was_not_begun() {
   numbered.step();  // nothing holds the memory any more
 }
 
+/// With the only thread hung up, batches that come behind are there all the same.
+void who_waits_copies_what_no_thread_has_begun() {
+  Numbered numbered(config());
+  numbered.steps(80);
+  Prefetcher prefetcher(numbered.memory, 1);
+  std::atomic<bool> go{false};
+  std::atomic<int> copies{0};
+  const std::thread::id here = std::this_thread::get_id();
+  PrefetcherTest::enqueue(prefetcher, 4, 4, [&](std::size_t, std::size_t) {
+    ++copies;
+    if (std::this_thread::get_id() == here) {
+      go = copies == 4;  // three parts are this thread's: the other is held up in its first
+    } else {
+      while (!go) std::this_thread::sleep_for(1ms);
+    }
+  });
+  while (copies == 0) std::this_thread::yield();
+  prefetcher.wait();
+  CHECK(copies == 4);
+}
+
+/// Nobody has to wake for a batch of few bytes, not even for the memory to be free again.
+void small_batches_are_copied_at_once() {
+  Numbered numbered(config());
+  numbered.steps(80);
+  Prefetcher prefetcher(numbered.memory, 1);
+  std::atomic<bool> go{false};
+  std::atomic<bool> hangs{false};
+  PrefetcherTest::enqueue(prefetcher, 1, 1, [&](std::size_t, std::size_t) {
+    hangs = true;
+    while (!go) std::this_thread::sleep_for(1ms);
+  });
+  while (!hangs) std::this_thread::yield();
+  Arrays arrays(1);
+  prefetcher.submit(arrays.target());
+  arrays.check();
+  numbered.step();
+  go = true;
+  prefetcher.wait();
+  prefetcher.wait();
+}
+
+void closing_waits_for_callers_that_copy() {
+  Numbered numbered(config());
+  Prefetcher prefetcher(numbered.memory, 1);
+  std::atomic<int> copies{0};
+  std::atomic<bool> closed{false};
+  PrefetcherTest::enqueue(prefetcher, 2, 2, [&](std::size_t, std::size_t) {
+    ++copies;
+    while (copies < 2) std::this_thread::yield();
+    std::this_thread::sleep_for(20ms);
+    CHECK(!closed);
+  });
+  std::thread caller([&] {
+    try {
+      prefetcher.wait();
+    } catch (const std::logic_error&) {
+    }
+  });
+  while (copies < 2) std::this_thread::yield();
+  prefetcher.close();
+  closed = true;
+  caller.join();
+}
+
 void owners_are_kept_until_their_batch_was_waited_for() {
   Numbered numbered(config());
   numbered.steps(80);
@@ -296,6 +361,9 @@ int main() {
   what_copying_throws_surfaces_at_its_wait();
   every_row_is_copied_once();
   closing_gives_up_what_was_not_begun();
+  who_waits_copies_what_no_thread_has_begun();
+  small_batches_are_copied_at_once();
+  closing_waits_for_callers_that_copy();
   owners_are_kept_until_their_batch_was_waited_for();
   misuse_is_refused();
 }
