@@ -40,6 +40,8 @@ BYTES_PER_BATCH_NUMBER = 40
 WORKSPACE_BYTES = 128 * 2**20
 # The stack and the heap that glibc reserves for a thread, most of it never filled.
 RESERVED_BYTES_PER_THREAD = 72 * 2**20
+# A process that plays the evaluations of a run: torch, mostly.
+EVALUATION_BYTES = 320 * 2**20
 # Of the display and the log writer.
 OTHER_THREADS = 2
 
@@ -54,10 +56,12 @@ class Needs:
     """Of the disk under `replay_dir`, for each frame that is stored."""
     beside: Mapping[str, int]
     """Of memory, beside the replay memory, by what it is for."""
+    children: int
+    """Of memory, in processes that the run starts later."""
     reserved: int
     """Of address space, that is never filled."""
     written: int
-    """Of the disk under `out`."""
+    """Of the disk under `out`: models and checkpoints."""
 
 
 def needs_of(
@@ -68,11 +72,13 @@ def needs_of(
     game: str | None,
     network_bytes: int,
     on_host: bool,
+    resumed: bool = False,
 ) -> Needs:
     """What the run takes. `network_bytes` is for the networks, gradients and moments.
 
     `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
-    the networks live in this machine's memory.
+    the networks live in this machine's memory. The checkpoints of a `resumed` run are written
+    already, but for the one that takes the place of another.
     """
     numbers = math.prod(frame_shape)
     raw = numbers * dtype.itemsize
@@ -82,12 +88,18 @@ def needs_of(
         if game is not None and tuple(frame_shape) == GAME_FRAME_SHAPE and dtype == np.uint8:
             frame = min(frame, budgeted_frame_bytes(game))
     in_files = config.replay_dir is not None
+    saved = config.replay_capacity * (frame + RECORD_BYTES) + network_bytes
+    checkpoints = (
+        0 if not config.makes_checkpoints else 1 if resumed else 1 + config.keep_checkpoints
+    )
+    models = 2 * network_bytes  # one, and a new one beside it
     return Needs(
         frame=RECORD_BYTES + (0 if in_files else frame),
         frame_file=frame if in_files else 0,
         beside=_beside(config, numbers, network_bytes if on_host else 0),
         reserved=_reserved(config),
-        written=0 if config.out is None else 2 * network_bytes,  # a model, and a new one beside it
+        children=EVALUATION_BYTES if config.evaluation_period_steps is not None else 0,
+        written=0 if config.out is None else models + checkpoints * saved,
     )
 
 
@@ -148,6 +160,8 @@ def check_fits(
 
 def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
     frame, parts = needs.frame, dict(needs.beside)
+    if limit.counts_children:
+        parts["evaluation"] = needs.children
     if limit.counts_reserved:
         frame += needs.frame_file  # files are mapped as a whole
         parts["threads"] = needs.reserved
@@ -194,6 +208,8 @@ def _check_disks(config: Config, needs: Needs, disks: Mapping[Path, Disk]) -> No
         fix = "free some, or give another folder"
         if name == "replay_dir" and (fits := left // needs.frame_file) > 0:
             fix = f"--replay-capacity {fits} would fit"
+        elif name == "out" and config.makes_checkpoints:
+            fix += "; --checkpoint-period-minutes none keeps no checkpoints of the replay memory"
         raise UserError(
             f"{name}={str(folder)!r}: the run writes {bytes_text(size)} there and its disk "
             f"{reason} {bytes_text(max(left, 0))}; {fix}; --allow-overcommit starts it all the same"

@@ -304,6 +304,12 @@ class Config:
         return max(starts, self._first_drawable_step)
 
     @property
+    def makes_checkpoints(self) -> bool:
+        """Whether all that it takes to resume the run is saved in the course of it."""
+        periods = (self.checkpoint_period_minutes, self.checkpoint_period_steps)
+        return self.out is not None and any(period is not None for period in periods)
+
+    @property
     def resolved_replay_storage(self) -> Literal["raw", "compressed"]:
         """`replay_storage`, or what auto means for this run."""
         if self.replay_storage == "auto":

@@ -121,6 +121,7 @@ class Trainer:
             game=str(self.envs.protocol()["game"]) if config.game is not None else None,
             network_bytes=self.learner.nbytes,
             on_host=self.device.type == "cpu",
+            resumed=resumed is not None,
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
