@@ -87,6 +87,9 @@ class Effort:
     """For those of whole training runs."""
     training_turn_steps: int
     """Agent steps of one such turn."""
+    processes: bool
+    """Whether other systems' environments are also put in processes of their own, which takes them
+    long to start."""
     capacities: tuple[int, ...]
     """Of the memories that are sampled from, in frames."""
     peer_capacity: int

@@ -42,8 +42,9 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Row]]] = {
 FULL = Effort(
     seconds=20.0,
     peer_seconds=6.0,
-    training_seconds=240.0,
+    training_seconds=200.0,
     training_turn_steps=160,
+    processes=True,
     capacities=(10_000, 100_000, 1_000_000),
     peer_capacity=100_000,
 )
@@ -52,6 +53,7 @@ QUICK = Effort(
     peer_seconds=0.5,
     training_seconds=15.0,
     training_turn_steps=40,
+    processes=False,
     capacities=(5_000,),
     peer_capacity=5_000,
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastdqn.envs.atari import AtariEnv
     from fastdqn.errors import UserError
     from fastdqn.evaluation import evaluate
+    from fastdqn.resuming import resume
     from fastdqn.trainer import train
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "load_agent",
+    "resume",
     "train",
 ]
 
@@ -44,6 +46,7 @@ _HOMES = {
     "__version__": "fastdqn._core",
     "evaluate": "fastdqn.evaluation",
     "load_agent": "fastdqn.checkpoint",
+    "resume": "fastdqn.resuming",
     "train": "fastdqn.trainer",
 }
 

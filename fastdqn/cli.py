@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -20,6 +21,7 @@ from fastdqn.command import StopSignals, run_command, whole_number
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.presets import PRESETS
+from fastdqn.resuming import CHANGEABLE, saved_config
 
 __all__ = ["train_main"]
 
@@ -28,14 +30,15 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    return run_command(_PROGRAM, lambda words, stop: _train(_parse(words), stop), argv)
+    return run_command(_PROGRAM, lambda words, stop: _train(*_parse(words), stop), argv)
 
 
-def _train(config: Config, stop: StopSignals) -> None:
+def _train(config: Config, resume: str | None, stop: StopSignals) -> None:
     from fastdqn.display import describe, make_display
+    from fastdqn.resuming import resumed_trainer
     from fastdqn.trainer import Trainer
 
-    trainer = Trainer(config)
+    trainer = Trainer(config) if resume is None else resumed_trainer(resume, config.to_dict())
     folder = trainer.output.path
     settings = trainer.config.to_dict()
     if config.game is None:
@@ -43,6 +46,10 @@ def _train(config: Config, stop: StopSignals) -> None:
             del settings[name]
     print(describe(trainer.protocol, settings, Config().to_dict()))
     print(f"  to {folder}" if folder else "  nothing is written", flush=True)
+    if config.init_from is not None and resume is None:
+        print(f"  {_INIT_FROM_NOTE.format(config.init_from)}", flush=True)
+    for note in trainer.notes:
+        print(f"  {note}", flush=True)
     title = str(trainer.protocol["game"])
     with make_display(title, trainer.counters) as display:
         for report in trainer.run(stop):
@@ -52,19 +59,34 @@ def _train(config: Config, stop: StopSignals) -> None:
     learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
     print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
+    if stop.received and folder is not None and trainer.can_be_resumed:
+        print(f"to go on: {_PROGRAM} --resume {shlex.quote(str(folder))}", flush=True)
 
 
-def _parse(argv: Sequence[str]) -> Config:
-    """The config that the command line describes. Raises `UserError`; exits 0 after --help."""
+_INIT_FROM_NOTE = (
+    "weights from {}; not taken over: replay memory, optimizer, counts, exploration, logs"
+)
+
+
+def _parse(argv: Sequence[str]) -> tuple[Config, str | None]:
+    """The config that the command line describes, and the run to resume. Raises `UserError`; exits
+    0 after --help and --version."""
     if "--version" in argv:
         print(f"fastdqn {fastdqn.__version__}")
         raise SystemExit(0)
-    preset = _preset(argv)
+    preset, resume = _preset(argv), _value_of("--resume", argv)
+    if resume is None:
+        config = Config.preset(preset)
+    elif _value_of("--preset", argv) is not None:
+        raise UserError(f"--preset {preset}: a resumed run keeps its own settings; leave it out")
+    else:
+        config = saved_config(resume)
     command = dataclasses.make_dataclass(
         "Command",
         [
             ("preset", Annotated[Literal[tuple(PRESETS)], _PRESET_HELP], preset),
-            ("config", Config, Config.preset(preset)),
+            ("resume", Annotated[str | None, _RESUME_HELP], resume),
+            ("config", Config, config),
         ],
     )
     said = StringIO()
@@ -82,8 +104,7 @@ def _parse(argv: Sequence[str]) -> Config:
             raise UserError(_one_line(said.getvalue())) from None
         sys.stdout.flush()  # here a closed pipe can still be answered
         raise
-    config: Config = parsed.config
-    return config
+    return parsed.config, resume
 
 
 _DESCRIPTION = (
@@ -95,18 +116,29 @@ _PRESET_HELP = tyro.conf.arg(
 )
 
 
+_RESUME_HELP = tyro.conf.arg(
+    help="Folder of a run to go on with, exactly as if it had never stopped. Its settings hold; "
+    f"only these may be given anew: {', '.join(CHANGEABLE)}."
+)
+
+
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
-    named = None
-    unnamed = "default"
+    named = _value_of("--preset", argv)
+    if named is not None:
+        return named
+    return "default" if _value_of("--env", argv) is None else "classic"
+
+
+def _value_of(option: str, argv: Sequence[str]) -> str | None:
+    """What the command line gives an option, looked up before the rest is understood."""
+    value = None
     for place, word in enumerate(argv):
-        if word == "--preset":
-            named = "".join(argv[place + 1 : place + 2])
-        elif word.startswith("--preset="):
-            named = word.removeprefix("--preset=")
-        elif word == "--env" or word.startswith("--env="):
-            unnamed = "classic"
-    return unnamed if named is None else named
+        if word == option:
+            value = "".join(argv[place + 1 : place + 2])
+        elif word.startswith(f"{option}="):
+            value = word.removeprefix(f"{option}=")
+    return value
 
 
 def _plain_values() -> tyro.constructors.ConstructorRegistry:

@@ -169,8 +169,15 @@ class Config:
     """Determines everything: environments, exploration, sampling, initial weights."""
     device: str = "auto"
     """Where the networks live: cpu, cuda, cuda:1, ...; auto: CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Numbers that the network computes in. bfloat16: products of numbers of 8 bits, summed in
+    float32, with weights, loss and last layer in float32. auto: bfloat16 for images where the
+    processor or GPU has instructions for it, else float32."""
     threads: int | None = None
-    """Threads that PyTorch computes with on a CPU; none: PyTorch's choice."""
+    """Threads that PyTorch computes with on a CPU; none: one for each core."""
+    replay_device: Literal["host", "cuda"] = "host"
+    """Where batches are gathered: in the host's memory, or from a copy of the frames, uncompressed,
+    in the GPU's, so that only indices travel."""
     prefetch_threads: int = 1
     """Threads that gather the next batches meanwhile; 0: each is gathered when it is needed. The
     batches are the same."""
@@ -182,6 +189,16 @@ class Config:
     """Steps from one line of the logs to the next."""
     save_period_steps: int = 100_000
     """Steps from one save of the model to the next; the last one is saved at the end."""
+    checkpoint_period_minutes: float | None = 5.0
+    """Minutes from one checkpoint to the next: all that it takes to resume the run, its replay
+    memory included. One more is made at the end. None, and no steps either: there are none."""
+    checkpoint_period_steps: int | None = None
+    """Steps from one checkpoint to the next; with minutes as well: whichever comes first."""
+    keep_checkpoints: int = 2
+    """Older checkpoints are removed."""
+    init_from: str | None = None
+    """Run or model file whose weights to start with. Nothing else is taken over: the replay memory
+    is empty, optimizer, counts, exploration and logs begin anew. See also --resume."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -395,6 +412,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             *("replay_capacity", "batch_size", "train_period_steps", "target_period_steps"),
             *("steps", "frames", "episodes", "log_period_steps", "save_period_steps"),
             *("evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
+            *("checkpoint_period_steps", "keep_checkpoints"),
         ),
         lambda value: value >= 1,
         "1 or more",
@@ -408,7 +426,10 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_step", "num_envs", "hidden_units"), lambda value: 1 <= value <= 65_536, "1 to 65,536"),
     (("max_episode_frames",), lambda value: 1 <= value <= 2**62, "1 to 2^62"),
     (
-        ("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+        (
+            *("learning_rate", "optimizer_epsilon", "max_grad_norm", "hours"),
+            "checkpoint_period_minutes",
+        ),
         lambda value: value > 0,
         "a number above 0",
     ),

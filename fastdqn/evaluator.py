@@ -118,6 +118,15 @@ class Evaluator:
     def wait(self) -> None:
         """Return once nothing is under way."""
 
+    def save_state(self) -> list[dict[str, Any]]:
+        """What there is to take, in values that JSON can hold. Waits for what is under way."""
+        self.wait()
+        return [asdict(report) for report in self._finished]
+
+    def load_state(self, state: list[dict[str, Any]]) -> None:
+        """Goes on from such a state."""
+        self._finished = [_report(values) for values in state]
+
     def close(self) -> None:
         """Call off what is under way."""
 

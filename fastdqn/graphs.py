@@ -89,6 +89,11 @@ class Replayed:
         # The tensors are kept: their memory must not be given to others while graphs use it.
         self._graphs: dict[tuple[int, ...], tuple[Work, tuple[Tensor, ...]]] = {}
 
+    @property
+    def recorded(self) -> int:
+        """How many sets of tensors there is a graph for."""
+        return len(self._graphs)
+
     def __call__(self, *tensors: Tensor) -> None:
         """Do the function's work on these tensors, which are fewer than a handful of sets."""
         recorder = self._recorder

@@ -52,6 +52,46 @@ class Layer(Protocol):
         """
 
 
+class Weights:
+    """A layer's weight and bias in the dtype computed in, beside the module's own in float32.
+
+    In float32 they are the module's own, but for a weight with a `scale`.
+    """
+
+    def __init__(self, masters: list[Tensor], dtype: torch.dtype, scale: float = 1.0) -> None:
+        self._masters = masters
+        self._scale = scale
+        self.copies = [
+            master.detach() if dtype == master.dtype else torch.empty_like(master, dtype=dtype)
+            for master in masters
+        ]
+        if scale != 1:
+            self.copies[0] = torch.empty_like(masters[0], dtype=dtype, requires_grad=False)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the module's weights, which have changed."""
+        for copy, master, scale in zip(self.copies, self._masters, (self._scale, 1), strict=True):
+            if scale != 1:
+                torch.mul(master, scale, out=copy)
+            elif copy.dtype != master.dtype:
+                copy.copy_(master)
+
+    def set_grads(self, *grads: Tensor) -> None:
+        """Leave gradients by the copies as autograd leaves those by the module's own weights: in
+        their dtype and memory order, which the fused optimizers go by."""
+        for master, grad, scale in zip(self._masters, grads, (self._scale, 1), strict=True):
+            if grad.dtype == master.dtype and grad.stride() == master.stride():
+                master.grad = grad.mul_(scale) if scale != 1 else grad
+                continue
+            if master.grad is None:
+                master.grad = torch.empty_like(master)
+            master.grad.copy_(grad)
+            if scale != 1:
+                master.grad.mul_(scale)
+
+
 class Convolution:
     """A convolution and its ReLU: [B, C, H, W] -> [B, F, H', W'].
 
@@ -68,27 +108,20 @@ class Convolution:
         packed: bool = False,
     ) -> None:
         assert module.bias is not None
-        self._master, self._master_bias = module.weight, module.bias
-        self._dtype = dtype
-        self._scale = input_scale
+        self._weights = Weights([module.weight, module.bias], dtype, scale=input_scale)
         self._stride, self._padding = list(module.stride), [int(side) for side in module.padding]
         self._onednn = _ONEDNN and module.weight.device.type == "cpu"
         self._packs = packed and self._onednn
         self.refresh()
 
     def refresh(self) -> None:
-        weight = self._master.detach()
-        if self._scale != 1:
-            weight = weight * self._scale
-        self._weight = weight.to(self._dtype)
-        self._bias = self._master_bias.detach().to(self._dtype)
+        self._weights.refresh()
         self._packed: Tensor | None = None  # until an input tells its shape
 
     def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._weights.copies
         if not self._onednn:
-            y = torch.conv2d(x, self._weight, self._bias, self._stride, self._padding)
-            return y.relu_()
-        weight = self._weight
+            return torch.conv2d(x, weight, bias, self._stride, self._padding).relu_()
         if self._packs:
             if self._packed is None:
                 self._packed = _onednn._reorder_convolution_weight(
@@ -96,15 +129,16 @@ class Convolution:
                 )
             weight = self._packed
         return _onednn._convolution_pointwise(  # type: ignore[no-any-return]
-            x, weight, self._bias, self._padding, self._stride, [1, 1], 1, "relu", [], ""
+            x, weight, bias, self._padding, self._stride, [1, 1], 1, "relu", [], ""
         )
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, *, input_too: bool) -> Tensor | None:
-        grad_x, weight, bias = _aten.convolution_backward(
+        weight, bias = self._weights.copies
+        grad_x, *grads = _aten.convolution_backward(
             _aten.threshold_backward(grad, y, 0),
             x,
-            self._weight,
-            [len(self._bias)],
+            weight,
+            [len(bias)],
             self._stride,
             self._padding,
             [1, 1],
@@ -113,8 +147,7 @@ class Convolution:
             1,
             [input_too, True, True],
         )
-        _set_grad(self._master, weight if self._scale == 1 else weight * self._scale)
-        _set_grad(self._master_bias, bias)
+        self._weights.set_grads(*grads)
         return grad_x  # type: ignore[no-any-return]
 
 
@@ -136,35 +169,32 @@ class Dense:
     """A dense layer and its ReLU: [B, inputs] -> [B, outputs]. `packed` as in `Convolution`."""
 
     def __init__(self, module: nn.Linear, dtype: torch.dtype, *, packed: bool = False) -> None:
-        self._master, self._master_bias = module.weight, module.bias
-        self._dtype = dtype
+        self._weights = Weights([module.weight, module.bias], dtype)
         on_cpu = module.weight.device.type == "cpu"
         self._onednn = _ONEDNN and on_cpu and module.weight.numel() >= _LARGE_DENSE_WEIGHTS
         self._packs = packed and self._onednn
         self.refresh()
 
     def refresh(self) -> None:
-        self._weight = self._master.detach().to(self._dtype)
-        self._bias = self._master_bias.detach().to(self._dtype)
+        self._weights.refresh()
         self._packed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._weights.copies
         if not self._onednn:
-            return torch.addmm(self._bias, x, self._weight.t()).relu_()
-        weight = self._weight
+            return torch.addmm(bias, x, weight.t()).relu_()
         if self._packs:
             if self._packed is None:
                 self._packed = _onednn._reorder_linear_weight(weight, len(x))
             weight = self._packed
         return _onednn._linear_pointwise(  # type: ignore[no-any-return]
-            x, weight, self._bias, "relu", [], ""
+            x, weight, bias, "relu", [], ""
         )
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, *, input_too: bool) -> Tensor | None:
         grad = _aten.threshold_backward(grad, y, 0)
-        _set_grad(self._master, self._product(grad.t(), x))
-        _set_grad(self._master_bias, grad.sum(0, dtype=torch.float32))
-        return self._product(grad, self._weight) if input_too else None
+        self._weights.set_grads(self._product(grad.t(), x), grad.sum(0))
+        return self._product(grad, self._weights.copies[0]) if input_too else None
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """a [M, K] times b [K, N] -> [M, N]."""
@@ -177,22 +207,17 @@ class Values:
     """The last layer, always in float32: [B, inputs] -> [B, A] float32."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
-        self._weight, self._bias = weight, bias  # [A, inputs], [A] or one for all actions
+        # [A, inputs], [A] or one for all actions
+        self._weights = Weights([weight, bias], torch.float32)
 
     def refresh(self) -> None:
         pass
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addmm(self._bias, x.float(), self._weight.t())
+        weight, bias = self._weights.copies
+        return torch.addmm(bias, x.float(), weight.t())
 
     def backward(self, grad: Tensor, x: Tensor, y: Tensor, *, input_too: bool) -> Tensor | None:
-        _set_grad(self._weight, grad.t() @ x.float())
-        _set_grad(self._bias, grad.sum(0).sum_to_size(self._bias.shape))
-        return (grad @ self._weight).to(x.dtype) if input_too else None
-
-
-def _set_grad(weight: Tensor, grad: Tensor) -> None:
-    """As autograd leaves it: in the weight's dtype and memory order, which optimizers go by."""
-    if grad.dtype != weight.dtype or grad.stride() != weight.stride():
-        grad = torch.empty_like(weight).copy_(grad)
-    weight.grad = grad
+        weight, bias = self._weights.copies
+        self._weights.set_grads(grad.t() @ x.float(), grad.sum(0).sum_to_size(bias.shape))
+        return (grad @ weight).to(x.dtype) if input_too else None

@@ -12,9 +12,12 @@ value (gamma^m, or 0 where a termination ended the window), `q_t_value` [B, A] a
 from __future__ import annotations
 
 import copy
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,6 +46,14 @@ class MetricMeans:
     def add(self, metrics: Metrics) -> None:
         """Take one update into account."""
         self._sums.add_(torch.stack((metrics.loss, metrics.mean_q, self._one)))
+
+    def save_state(self) -> dict[str, Any]:
+        """What has come since the last call of `read`. Waits for the device."""
+        return {"sums": self._sums.tolist()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state."""
+        self._sums.copy_(torch.tensor(state["sums"], dtype=self._sums.dtype))
 
     def read(self) -> tuple[float, float]:
         """Loss and mean value since the last call, NaN without an update. Waits for the device."""
@@ -106,6 +117,7 @@ class Learner:
         self.online = online
         self.target = copy.deepcopy(online).requires_grad_(False)
         self.optimizer = optimizer
+        self.dtype = dtype
         self._online = make_passes(self.online, dtype)
         self._target = make_passes(self.target, dtype, packed=target_tau is None)
         self._num_actions = num_actions
@@ -188,5 +200,45 @@ class Learner:
         self._online.refresh()
         self._target.refresh()
 
+    def save_state(self) -> dict[str, Any]:
+        """Copies of all weights and of the optimizer's state, as arrays on the host."""
+        state = self.optimizer.state_dict()["state"]
+        return {
+            "online": _arrays(self.online.state_dict()),
+            "target": _arrays(self.target.state_dict()),
+            "optimizer": {str(number): _arrays(tensors) for number, tensors in state.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state. Raises `ValueError` where it is of another network."""
+        optimizer = {int(number): _tensors(item) for number, item in state["optimizer"].items()}
+        # A fused optimizer goes through weights and moments as they lie in memory.
+        for number, weight in enumerate(self.online.parameters()):
+            for name, tensor in optimizer.get(number, {}).items():
+                if tensor.shape == weight.shape:
+                    optimizer[number][name] = torch.empty_like(weight).copy_(tensor)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.load_weights(_tensors(state["online"]), _tensors(state["target"]))
+        self.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
+
+    def load_weights(
+        self, online: Mapping[str, Tensor], target: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take over the weights of a network of the same form; without `target`, for both."""
+        try:
+            self.online.load_state_dict(online)
+            self.target.load_state_dict(online if target is None else target)
+        except RuntimeError as error:
+            raise ValueError(" ".join(str(error).split())) from None
+        self.refresh()
+
     def _target_pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         return [*self.target.parameters()], [*self.online.parameters()]
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,15 @@ import torch
 
 from fastdqn.errors import UserError
 
-__all__ = ["Disk", "Limit", "choose_device", "disk_of", "memory_limits", "resident_bytes"]
+__all__ = [
+    "Disk",
+    "Limit",
+    "choose_device",
+    "disk_of",
+    "exact_float32",
+    "memory_limits",
+    "resident_bytes",
+]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -136,3 +146,19 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(f"device={name!r}: this machine has {count} CUDA devices; use cpu or auto")
     return device
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Inside, float32 means float32 on a GPU too.
+
+    PyTorch's default has convolutions round their inputs to TF32's 10 bits. Who can do with less
+    precision has bfloat16, which is faster still. Matrix products are left as they were: PyTorch's
+    own default for them is float32, and what else they are has been asked for.
+    """
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -122,7 +122,7 @@ class Report:
     mean_q: float
     """Mean value of the actions in the batches; NaN without an update."""
     seconds: float
-    """Since this process began to train."""
+    """Of training, over all processes of the run."""
     frames_per_second: float
     """Since the last report, of this process."""
     updates_per_second: float
@@ -207,6 +207,25 @@ class EpisodeTracker:
             running[ended] = 0
         return ended
 
+    def save_state(self) -> dict[str, Any]:
+        """The open games and the last scores, to go on from."""
+        return {
+            "scores": self._scores.copy(),
+            "steps": self._steps.copy(),
+            "frames": self._frames.copy(),
+            "last": list(self._last),
+            "finished": [list(episode) for episode in self._finished],
+        }
+
+    def load_state(self, state: Mapping[str, Any], *, open_games: bool) -> None:
+        """Goes on from such a state; without `open_games`, every environment is in a new one."""
+        if open_games:
+            self._scores[:] = state["scores"]
+            self._steps[:] = state["steps"]
+            self._frames[:] = state["frames"]
+        self._last.extend(state["last"])
+        self._finished = [Episode(*episode) for episode in state["finished"]]
+
     @property
     def mean_score(self) -> float:
         """Mean of the last 100 games' scores; NaN before the first has ended."""
@@ -233,6 +252,7 @@ class CsvWriter:
 
     With the first evaluation come `evaluations.csv`, a row for each, and `evaluation_games.csv`, a
     row for each of their games.
+    Files that are there are gone on with.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -244,10 +264,11 @@ class CsvWriter:
         self._episodes = self._open(folder / "episodes.csv", Episode._fields)
 
     def _open(self, path: Path, header: tuple[str, ...]) -> Any:
-        file = path.open("x", newline="", encoding="utf-8")
+        file = path.open("a", newline="", encoding="utf-8")
         self._files.append(file)
         writer = csv.writer(file)
-        writer.writerow(header)
+        if file.tell() == 0:
+            writer.writerow(header)
         return writer
 
     def write(self, report: Report) -> None:

@@ -1,11 +1,18 @@
-"""A run's folder: its settings, its logs, its model. No earlier run is ever written over."""
+"""A run's folder: its settings, its logs, its model, its checkpoints.
+
+No earlier run is ever written over. A resumed one goes on in its own folder: its logs are cut back
+to what they were at the checkpoint, so that they have neither a gap nor a repeat.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +29,9 @@ from fastdqn.metrics import (
     Writer,
     import_wandb,
 )
+from fastdqn.run_state import Checkpoint, CheckpointWriter, RunLock, checkpoints_of
 
-__all__ = ["NoFolder", "Output", "RunFolder", "make_output"]
+__all__ = ["NoFolder", "Output", "Resumed", "RunFolder", "make_output"]
 
 
 class Output(Protocol):
@@ -37,6 +45,15 @@ class Output(Protocol):
 
     def save(self, agent: Agent, counters: Counters) -> None:
         """Save the model."""
+
+    def checkpoint(
+        self,
+        steps: int,
+        config: Config,
+        state: Mapping[str, Any],
+        save_replay: Callable[[Path], None],
+    ) -> None:
+        """Save all that the run needs to go on from here."""
 
     def close(self) -> None:
         """Nothing more follows."""
@@ -53,19 +70,38 @@ class NoFolder:
     def save(self, agent: Agent, counters: Counters) -> None:
         pass
 
+    def checkpoint(self, *_: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
 class RunFolder:
-    """`<out>/<game>-<seed>-<date>` with `config.json`, `protocol.json`, the logs and the model."""
+    """`<out>/<game>-<seed>-<date>` with `config.json`, `protocol.json`, the logs, the model and the
+    checkpoints. With `resumed`, the folder that this checkpoint is in, and nobody else's meanwhile.
+    """
 
-    def __init__(self, config: Config, protocol: dict[str, Any], out: Path) -> None:
-        self.path = _new_folder(out, f"{protocol['game']}-{config.seed}")
+    def __init__(
+        self, config: Config, protocol: dict[str, Any], out: Path, resumed: Resumed | None = None
+    ) -> None:
+        if resumed is None:
+            self.path = _new_folder(out, f"{protocol['game']}-{config.seed}")
+            self._lock = RunLock(self.path)
+            kept: tuple[Path, ...] = ()
+        else:
+            self.path, self._lock = resumed.checkpoint.run, resumed.lock
+            kept = tuple(
+                path
+                for path in reversed(checkpoints_of(self.path))
+                if path.name <= resumed.checkpoint.path.name
+            )
+            _cut_logs(self.path, resumed.log_nbytes)
         for name, values in (("config", config.to_dict()), ("protocol", protocol)):
             text = json.dumps(values, indent=2) + "\n"
             write_aside(self.path / f"{name}.json", text.encode())
         self._config = config
+        self._checkpoints = CheckpointWriter(self.path, config.keep_checkpoints, kept)
         # Opened by the first report: a run that is never started holds no file and no thread.
         self._writers: tuple[Writer, ...] = ()
 
@@ -92,11 +128,23 @@ class RunFolder:
             updates=counters.updates,
         )
 
+    def checkpoint(
+        self,
+        steps: int,
+        config: Config,
+        state: Mapping[str, Any],
+        save_replay: Callable[[Path], None],
+    ) -> None:
+        """See `Output`. It is complete or not there, whatever happens meanwhile."""
+        logs = {path.name: path.stat().st_size for path in _logs(self.path)}
+        self._checkpoints.write(steps, config.to_dict(), {**state, "log_nbytes": logs}, save_replay)
+
     def close(self) -> None:
         """See `Output`."""
-        with ExitStack() as writers:
+        with ExitStack() as last_to_first:
+            last_to_first.callback(self._lock.release)
             for writer in self._writers:
-                writers.callback(writer.close)
+                last_to_first.callback(writer.close)
 
 
 def _new_folder(out: Path, name: str) -> Path:
@@ -114,8 +162,41 @@ def _new_folder(out: Path, name: str) -> Path:
     raise UserError(f"out={str(out)!r}: a thousand runs named {stem} are there already")
 
 
-def make_output(config: Config, protocol: dict[str, Any]) -> Output:
-    """The run's folder in `config.out`, or none."""
+def _logs(folder: Path) -> list[Path]:
+    return [*folder.glob("*.csv"), *folder.glob("events.out.tfevents.*")]
+
+
+def _cut_logs(folder: Path, nbytes: Mapping[str, int]) -> None:
+    """Take out of the logs what was written after the checkpoint."""
+    try:
+        for path in _logs(folder):
+            if path.name not in nbytes:
+                path.unlink()
+            elif path.stat().st_size > nbytes[path.name]:
+                os.truncate(path, nbytes[path.name])
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be cut back: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run goes on from."""
+
+    checkpoint: Checkpoint
+    lock: RunLock
+    state: Mapping[str, Any]
+
+    @property
+    def log_nbytes(self) -> Mapping[str, int]:
+        """How long each of the logs was."""
+        nbytes: Mapping[str, int] = self.state["log_nbytes"]
+        return nbytes
+
+
+def make_output(config: Config, protocol: dict[str, Any], resumed: Resumed | None) -> Output:
+    """The folder of the resumed run, else a new one in `config.out`, or none."""
     if config.wandb is not None:
         import_wandb(config.wandb)  # it is missed before the first step, not at the first report
-    return NoFolder() if config.out is None else RunFolder(config, protocol, Path(config.out))
+    if config.out is None and resumed is None:
+        return NoFolder()
+    return RunFolder(config, protocol, Path(config.out or ""), resumed)

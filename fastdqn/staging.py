@@ -24,6 +24,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from fastdqn.device_replay import DeviceRing
 from fastdqn.lanes import Event, Lane, copy_all
 from fastdqn.networks import empty_stacks
 from fastdqn.replay import Prefetcher, ReplayMemory
@@ -79,10 +80,10 @@ class Gatherer(Protocol):
         """Touch no array any more."""
 
 
-class Sampler(Protocol):
-    """What `InlineGatherer` needs of a replay memory."""
+class Sample(Protocol):
+    """`ReplayMemory.sample_into`, or `sample_slots_into`."""
 
-    def sample_into(
+    def __call__(
         self,
         states: NDArray[Any],
         next_states: NDArray[Any],
@@ -90,6 +91,7 @@ class Sampler(Protocol):
         rewards: NDArray[np.float32],
         discounts: NDArray[np.float32],
         indices: NDArray[np.int64],
+        /,
     ) -> None:
         """Fill the arrays with a batch."""
 
@@ -100,8 +102,8 @@ class InlineGatherer:
     The same batches as a `Prefetcher`'s where nothing is written to the memory in between.
     """
 
-    def __init__(self, memory: Sampler) -> None:
-        self._memory = memory
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
         self._submitted: deque[Arrays] = deque()
 
     def submit(self, *arrays: Any) -> None:
@@ -110,7 +112,7 @@ class InlineGatherer:
 
     def wait(self) -> None:
         """See `Gatherer`."""
-        self._memory.sample_into(*self._submitted.popleft())
+        self._sample(*self._submitted.popleft())
 
     def close(self) -> None:
         """See `Gatherer`."""
@@ -119,17 +121,20 @@ class InlineGatherer:
 
 def make_gatherer(memory: ReplayMemory, threads: int) -> Gatherer:
     """Gathers in this many threads beside the caller; with none, when a batch is waited for."""
-    return Prefetcher(memory, threads) if threads else InlineGatherer(memory)
+    return Prefetcher(memory, threads) if threads else InlineGatherer(memory.sample_into)
 
 
 @dataclass
 class _Slot:
     """One batch's place on both sides."""
 
-    host: Transitions
+    host: tuple[Tensor, ...]
+    """What the gatherer fills; `arrays` are the same memory, and the indices behind it."""
     arrays: Arrays
-    """The host tensors as numpy arrays."""
-    device: Transitions
+    device: tuple[Tensor, ...]
+    """What `host` is copied to."""
+    batch: Transitions
+    """What the learner takes: tensors of `device`, and stacks that were gathered there."""
     copied: Event
     """Host tensors may be refilled."""
     computed: Event
@@ -140,6 +145,8 @@ class Staging:
     """Batches of one memory, in slots that are used in turn.
 
     With two slots the next batch is gathered and copied while an update still reads the last one.
+    With a `ring` the gatherer gives the slots of frames in place of stacks of frames, which are
+    then gathered on the device.
     """
 
     def __init__(
@@ -152,34 +159,39 @@ class Staging:
         frame_shape: Sequence[int],
         dtype: DTypeLike,
         slots: int = 2,
+        ring: DeviceRing | None = None,
     ) -> None:
         self._gatherer = gatherer
         self._lane = lane
+        self._ring = ring
 
         def make_slot() -> _Slot:
-            def empty(dtype: torch.dtype) -> Tensor:
-                return torch.empty(batch_size, dtype=dtype, pin_memory=lane.pinned)
+            def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+                return torch.empty(batch_size, *shape, dtype=dtype, pin_memory=lane.pinned)
 
             def stacks() -> Tensor:
+                if ring is not None:
+                    return empty(torch.int64, stack)
                 return empty_stacks(batch_size, stack, frame_shape, dtype, pinned=lane.pinned)
 
-            host = Transitions(
-                states=stacks(),
-                actions=empty(torch.int64),
-                rewards=empty(torch.float32),
-                discounts=empty(torch.float32),
-                next_states=stacks(),
+            host = (
+                stacks(),
+                stacks(),
+                empty(torch.int64),
+                empty(torch.float32),
+                empty(torch.float32),
             )
-            arrays: Arrays = (
-                host.states.numpy(),
-                host.next_states.numpy(),
-                host.actions.numpy(),
-                host.rewards.numpy(),
-                host.discounts.numpy(),
+            columns = [part.numpy() for part in host]
+            arrays = (
+                *(columns[0], columns[1], columns[2], columns[3], columns[4]),
                 np.empty(batch_size, np.int64),
             )
-            device = Transitions(*(lane.device_tensor(part) for part in host))
-            slot = _Slot(host, arrays, device, lane.event(), lane.event())
+            device = tuple(lane.device_tensor(part) for part in host)
+            states, next_states, actions, rewards, discounts = device
+            if ring is not None:
+                states, next_states = (ring.empty_stacks(batch_size, stack) for _ in range(2))
+            batch = Transitions(states, actions, rewards, discounts, next_states)
+            slot = _Slot(host, arrays, device, batch, lane.event(), lane.event())
             # The device's memory may be recycled from work that is still queued for computing.
             lane.record_computed(slot.computed)
             return slot
@@ -190,6 +202,21 @@ class Staging:
         self._wanted = 0  # batches asked for that no slot was free for yet
         self.wait_seconds = 0.0
         """Time that the host has spent waiting for batches to be gathered, in all."""
+
+    def stored(self, frames: NDArray[Any], env_ids: NDArray[np.int64] | None = None) -> None:
+        """The memory has stored these frames [N, *frame_shape] as its newest: to be called after
+        each `begin` and `append`, when every batch asked for has been taken."""
+        if self._ring is not None:
+            if self._submitted or self._wanted:
+                raise RuntimeError("frames were stored while batches that show older ones are due")
+            self._ring.stored(frames, env_ids)
+
+    def _deliver(self, slot: _Slot) -> None:
+        copy_all(slot.host, slot.device)
+        if self._ring is not None:
+            state_slots, next_state_slots = slot.device[:2]
+            self._ring.gather_into(slot.batch.states, state_slots)
+            self._ring.gather_into(slot.batch.next_states, next_state_slots)
 
     def prefetch(self, count: int) -> None:
         """Begin to gather the next `count` batches, from what the memory holds now.
@@ -222,12 +249,12 @@ class Staging:
             self._gatherer.wait()
             self.wait_seconds += time.perf_counter() - began
             lane.copy_waits_for(slot.computed)
-            lane.queue_copying(partial(copy_all, slot.host, slot.device))
+            lane.queue_copying(partial(self._deliver, slot))
             lane.record_copied(slot.copied)
             # While this batch is learned from: the next, into a slot that nothing reads any more.
             self._submit()
             lane.compute_waits_for(slot.copied)
-            yield slot.device
+            yield slot.batch
         finally:
             lane.record_computed(slot.computed)
             self._free.append(slot)
@@ -235,5 +262,7 @@ class Staging:
     def close(self) -> None:
         """Wait until nothing is gathered or copied any more: only then may the slots' memory go."""
         self._gatherer.close()
+        if self._ring is not None:
+            self._ring.close()
         for slot in self._all:
             slot.copied.synchronize()

@@ -11,32 +11,38 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastdqn.actor import Actor
 from fastdqn.agent import Agent
 from fastdqn.budget import check_fits, needs_of, with_sized_replay
+from fastdqn.checkpoint import load_agent
 from fastdqn.config import Config
+from fastdqn.device_replay import DeviceRing, check_device_memory
 from fastdqn.envs.make import EnvFunction, make_envs
+from fastdqn.envs.vector import StateNotSaved
 from fastdqn.errors import UserError
 from fastdqn.evaluator import make_evaluator
 from fastdqn.graphs import replayed
-from fastdqn.lanes import make_lane
+from fastdqn.lanes import Lane, make_lane
 from fastdqn.learner import Learner, MetricMeans
-from fastdqn.machine import choose_device, resident_bytes
+from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
 from fastdqn.optimizers import make_optimizer
+from fastdqn.processor import choose_dtype, choose_threads
 from fastdqn.replay import ReplayMemory
-from fastdqn.run_folder import make_output
+from fastdqn.run_folder import Resumed, make_output
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
-from fastdqn.staging import Staging, make_gatherer
+from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 
 __all__ = ["Budget", "Trainer", "train"]
 
@@ -61,8 +67,16 @@ def train(
 class Trainer:
     """One training run and its parts. Raises `UserError` where the run cannot be made."""
 
-    def __init__(self, config: Config, *, env_fn: EnvFunction | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        env_fn: EnvFunction | None = None,
+        resumed: Resumed | None = None,
+    ) -> None:
         self.config = config = config.resolved()
+        self.notes: list[str] = []
+        """What a user should be told of a resumed run."""
         self.device = choose_device(config.device)
         env_seed, memory_seed, action_seed, weight_seed = (
             int(seed) for seed in np.random.SeedSequence(config.seed).generate_state(4)
@@ -76,6 +90,8 @@ class Trainer:
             workers=config.workers,
             **config.game_options(),
         )
+        functions = {"env_fn": env_fn, "epsilon": config.epsilon}
+        self._functions = [name for name, function in functions.items() if function is not None]
         shape, dtype = self.envs.frame_shape, self.envs.dtype
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(weight_seed)
@@ -96,6 +112,7 @@ class Trainer:
             loss_reduction=config.loss_reduction,
             max_grad_norm=config.max_grad_norm,
             target_tau=config.target_tau,
+            dtype=choose_dtype(config.precision, self.device, images=len(shape) == 2),
         )
         needs = needs_of(
             config,
@@ -107,30 +124,41 @@ class Trainer:
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
-        self.memory = ReplayMemory(
-            config.replay_capacity,
-            shape,
-            dtype,
-            num_envs=config.num_envs,
-            stack=config.stack,
-            n_step=config.n_step,
-            discount=config.discount,
-            padding=config.padding,
-            reward_clip="none",  # the environment has applied the rule, life losses included
-            eviction=config.replay_eviction,
-            seed=memory_seed,
+        replay: dict[str, Any] = {
+            "capacity": config.replay_capacity,
+            "frame_shape": shape,
+            "dtype": dtype,
+            "num_envs": config.num_envs,
+            "stack": config.stack,
+            "n_step": config.n_step,
+            "discount": config.discount,
+            "padding": config.padding,
+            "reward_clip": "none",  # the environment has applied the rule, life losses included
+            "eviction": config.replay_eviction,
+            "seed": memory_seed,
+        }
+        self.memory = (
+            ReplayMemory(**replay) if resumed is None else resumed.checkpoint.load_memory(replay)
         )
 
         lane = make_lane(self.device)
+        ring = self._make_ring(lane) if config.replay_device == "cuda" else None
+        gatherer: Gatherer = (
+            make_gatherer(self.memory, config.prefetch_threads)
+            if ring is None
+            else InlineGatherer(self.memory.sample_slots_into)
+        )
         self.staging = Staging(
-            make_gatherer(self.memory, config.prefetch_threads),
+            gatherer,
             lane,
             batch_size=config.batch_size,
             stack=config.stack,
             frame_shape=shape,
             dtype=dtype,
+            ring=ring,
         )
         self._epsilon = _epsilon_schedule(config)
+        self._exploration = np.random.default_rng(action_seed)
         self.actor = Actor(
             self.learner.values,
             self.memory,
@@ -139,7 +167,7 @@ class Trainer:
             device=self.device,
             epsilon=self._epsilon,
             reject_padding=config.padding == "reject",
-            generator=np.random.default_rng(action_seed),
+            generator=self._exploration,
         )
         self.schedule = LearningSchedule(
             starts=config.resolved_learning_starts_steps,
@@ -151,30 +179,65 @@ class Trainer:
         self.budget = Budget(config)
         self.protocol = self._describe()
         self._evaluator = make_evaluator(config, self.envs, env_fn)
-        self.output = make_output(config, self.protocol)
         self._games = EpisodeTracker(config.num_envs)
         self._means = MetricMeans(self.device)
         self._update = replayed(self._update_on, self.device)
         self._clock = _Clock()
         self._reported = Counters()
+        self._lapped = Counters()  # in this process, since when speeds are counted
         self._due: tuple[Due, ...] = ()
+        self._between_steps = False
+        self._begun = False
+        if resumed is not None:
+            self._load_state(resumed.state)
+            if self.budget.is_spent(self.counters, 0):
+                raise UserError(
+                    f"{resumed.checkpoint.run}: the run has come to its end at step "
+                    f"{self.counters.steps:,}; give more steps, frames or episodes to go on"
+                )
+        elif config.init_from is not None:
+            self._load_weights(config.init_from)
+        self._checkpoints = CheckpointSchedule(config, self.counters.steps)
+        self.output = make_output(config, self.protocol, resumed)
         self._learning_seconds = self._waited_seconds = 0.0  # since the last report
+
+    def _make_ring(self, lane: Lane) -> DeviceRing:
+        """The frames beside the networks, if there is room."""
+        shape, dtype = self.envs.frame_shape, self.envs.dtype
+        check_device_memory(self.device, self.memory.capacity, math.prod(shape) * dtype.itemsize)
+        return DeviceRing(
+            self.memory,
+            lane,
+            self.device,
+            rows=self.config.num_envs,
+            frame_shape=shape,
+            dtype=dtype,
+        )
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Report]:
         """The training loop. See `train`."""
         config, counters, memory, envs = self.config, self.counters, self.memory, self.envs
-        self._clock = _Clock()
+        self._clock = _Clock(self._clock.total)
         threads = torch.get_num_threads()
-        torch.set_num_threads(config.threads or threads)
+        torch.set_num_threads(config.threads or choose_threads())
+        numbers = ExitStack()
+        numbers.enter_context(exact_float32())
         try:
-            memory.begin(envs.reset())
-            self._evaluator.begin(self._copy_on_cpu, 0, 0, baseline=True)
-            while not (self.budget.is_spent(counters, self._clock.seconds) or stop()):
+            if not self._begun:
+                self._begin(envs.reset())
+                self._begun = True
+            if counters.steps == 0:
+                self._evaluator.begin(self._copy_on_cpu, 0, 0, baseline=True)
+            self._between_steps = True
+            while not (self._is_spent() or stop()):
                 # Report on the steps so far; the updates that the last ones made due are to come.
-                if self._crossed(config.log_period_steps):
+                if self._crossed(config.log_period_steps) and counters != self._reported:
                     yield self._report()
                 if self._crossed(config.save_period_steps):
                     self.output.save(self.agent(), counters)
+                if self._checkpoints.is_due(counters.steps):
+                    self._checkpoint()
+                self._between_steps = False
                 self._evaluate_if_due()
 
                 # Begin to gather the batches that are due: the threads do it while this one acts.
@@ -201,10 +264,15 @@ class Trainer:
                     result.truncated,
                     life_lost=result.life_lost,
                 )
+                self.staging.stored(result.frames)
                 ended = self._games.step(result, counters)
                 if ended.size:
-                    memory.begin(envs.reset(ended), ended)
+                    self._begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
+                self._between_steps = True
+            # What follows belongs to the end of a run: one that goes on from here does it in turn.
+            self._checkpoint()
+            self._between_steps = False
             self._evaluate_if_due()
             self._prefetch()
             self._learn()
@@ -216,7 +284,13 @@ class Trainer:
                 yield self._report()
         finally:
             self._close()
+            numbers.close()
             torch.set_num_threads(threads)
+
+    def _begin(self, frames: NDArray[Any], env_ids: NDArray[np.int64] | None = None) -> None:
+        """Remember first frames of new games."""
+        self.memory.begin(frames, env_ids)
+        self.staging.stored(frames, env_ids)
 
     def _prefetch(self) -> None:
         """Draw the batches of the updates that are due, from what the memory holds now."""
@@ -255,6 +329,82 @@ class Trainer:
         """One update, on a GPU recorded once for each of staging's slots."""
         self._means.add(self.learner.update(*batch))
 
+    def _is_spent(self) -> bool:
+        """Whether the run is at its end, with the time that a last checkpoint takes."""
+        seconds = self._clock.seconds + self._checkpoints.expected_seconds
+        return self.budget.is_spent(self.counters, seconds)
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether the run has a checkpoint, or will have one when it ends."""
+        return self._checkpoints.enabled and self.output.path is not None
+
+    def _checkpoint(self) -> None:
+        """Save all that the run needs to go on from here, between two steps."""
+        if self._checkpoints.enabled and self._checkpoints.last_steps != self.counters.steps:
+            with self._checkpoints.timed(self.counters.steps):
+                self.output.checkpoint(
+                    self.counters.steps, self.config, self._save_state(), self._save_replay
+                )
+
+    def _save_replay(self, path: Path) -> None:
+        self.memory.save(path)
+
+    def _save_state(self) -> dict[str, Any]:
+        """All but the replay memory, as JSON, bytes and arrays."""
+        try:
+            environments = self.envs.save_state()
+        except StateNotSaved as error:
+            environments = {"not_saved": str(error)}
+        return {
+            "counters": dataclasses.asdict(self.counters),
+            "reported": dataclasses.asdict(self._reported),
+            "due": [due.name for due in self._due],
+            "exploration": self._exploration.bit_generator.state,
+            "games": self._games.save_state(),
+            "means": self._means.save_state(),
+            "seconds": self._clock.total,
+            "learner": self.learner.save_state(),
+            "environments": environments,
+            "evaluations": self._evaluator.save_state(),
+            "functions": self._functions,
+        }
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from such a state, with the replay memory that was saved with it."""
+        for counters, saved in (
+            (self.counters, state["counters"]),
+            (self._reported, state["reported"]),
+            (self._lapped, state["counters"]),
+        ):
+            for name, value in saved.items():
+                setattr(counters, name, value)
+        self._due = tuple(Due[name] for name in state["due"])
+        self._exploration.bit_generator.state = state["exploration"]
+        self._means.load_state(state["means"])
+        self._clock = _Clock(state["seconds"])
+        self.learner.load_state(state["learner"])
+        self._evaluator.load_state(state["evaluations"])
+        environments = state["environments"]
+        self._begun = "not_saved" not in environments
+        if self._begun:
+            self.envs.load_state(environments)
+        else:
+            self.notes.append(
+                f"every environment begins a new episode: {environments['not_saved']}"
+            )
+        self._games.load_state(state["games"], open_games=self._begun)
+
+    def _load_weights(self, path: str) -> None:
+        """Start with the weights of another run's model, and with nothing else of it."""
+        network = load_agent(path, "cpu").network
+        try:
+            self.learner.load_weights(network.state_dict())
+        except ValueError as error:
+            raise UserError(
+                f"init_from={path!r}: its network is not the one of these settings: {error}"
+            ) from None
+
     def _crossed(self, period: int) -> bool:
         """Whether the last steps of all environments reached or passed a multiple of `period`."""
         steps = self.counters.steps
@@ -284,7 +434,7 @@ class Trainer:
 
     def _report(self) -> Report:
         """Log and return the state of the run. The one place that waits for a GPU's results."""
-        counters, last = self.counters, self._reported
+        counters, last = self.counters, self._lapped
         loss, mean_q = self._means.read()
         seconds, interval = self._clock.lap()
         learning, waited = self._learning_seconds, self._waited_seconds
@@ -298,7 +448,7 @@ class Trainer:
             mean_score=self._games.mean_score,
             loss=loss,
             mean_q=mean_q,
-            seconds=seconds,
+            seconds=self._clock.total,
             frames_per_second=(counters.frames - last.frames) / interval,
             updates_per_second=(counters.updates - last.updates) / interval,
             batch_wait=waited / learning if learning else math.nan,
@@ -314,6 +464,7 @@ class Trainer:
             folder=self.output.path,
         )
         self._reported = dataclasses.replace(counters)
+        self._lapped = dataclasses.replace(counters)
         self.output.write(report)
         return report
 
@@ -322,7 +473,8 @@ class Trainer:
         return {
             **self.envs.protocol(),
             "device": str(self.device),
-            "threads": self.config.threads or torch.get_num_threads(),
+            "threads": self.config.threads or choose_threads(),
+            "precision": str(self.learner.dtype).removeprefix("torch."),
             "parameters": sum(weight.numel() for weight in self.learner.online.parameters()),
             "replay_bytes": self.memory.nbytes,
         }
@@ -336,6 +488,8 @@ class Trainer:
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)
+            if self._between_steps:
+                last_to_first.callback(self._checkpoint)
             # First of all the model: a full disk may have room for it and for no further log.
             last_to_first.callback(lambda: self.output.save(self.agent(), self.counters))
 
@@ -364,11 +518,57 @@ class Budget:
         return self.fraction(counters, seconds) >= 1
 
 
-class _Clock:
-    """Time since training began in this process, and since the last lap."""
+class CheckpointSchedule:
+    """When checkpoints are due, and how long one takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config, steps: int) -> None:
+        minutes, self._period_steps = (
+            config.checkpoint_period_minutes,
+            config.checkpoint_period_steps,
+        )
+        self.enabled = minutes is not None or self._period_steps is not None
+        self._period_seconds = math.inf if minutes is None else minutes * 60
+        self._last = time.monotonic()
+        self.last_steps = steps
+        """The steps of the last one."""
+        self.expected_seconds = 0.0
+        """What the next one may take: half more than the longest before."""
+
+    def is_due(self, steps: int) -> bool:
+        """Whether a period has passed at one of the steps since the last one."""
+        if steps == self.last_steps:
+            return False
+        period = self._period_steps
+        if period is not None and steps // period > self.last_steps // period:
+            return True
+        return time.monotonic() - self._last >= self._period_seconds
+
+    @contextmanager
+    def timed(self, steps: int) -> Iterator[None]:
+        """Make a checkpoint inside the `with`."""
+        began = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.enabled = False  # the run ends of it: not once more then
+            raise
+        self._last = time.monotonic()
+        self.expected_seconds = max(self.expected_seconds, 1.5 * (self._last - began))
+        self.last_steps = steps
+
+
+class _Clock:
+    """Time since training began in this process, and since the last lap; `before` are the seconds
+    of the processes that the run was resumed from."""
+
+    def __init__(self, before: float = 0.0) -> None:
         self._start = self._lap = time.monotonic()
+        self._before = before
+
+    @property
+    def total(self) -> float:
+        """Seconds of training over all processes."""
+        return self._before + self.seconds
 
     @property
     def seconds(self) -> float:

@@ -95,7 +95,7 @@ def test_on_a_cpu_the_function_itself_is_called() -> None:
     assert replayed(print, torch.device("cpu")) is print
 
 
-def atari_learner(optimizer: str) -> tuple[Learner, MetricMeans]:
+def atari_learner(optimizer: str, dtype: torch.dtype) -> tuple[Learner, MetricMeans]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = build_network(
@@ -122,22 +122,24 @@ def atari_learner(optimizer: str) -> tuple[Learner, MetricMeans]:
         loss_reduction="mean",
         max_grad_norm=10.0,
         target_tau=0.1,
+        dtype=dtype,
     )
     return learner, MetricMeans(torch.device("cpu"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop_centered"])
-def test_an_update_that_is_replayed_is_the_update(optimizer: str) -> None:
+def test_an_update_that_is_replayed_is_the_update(optimizer: str, dtype: torch.dtype) -> None:
     """Nothing that an update reads or writes may lie elsewhere the next time."""
-    learner, means = atari_learner(optimizer)
-    twin, twin_means = atari_learner(optimizer)
+    learner, means = atari_learner(optimizer, dtype)
+    twin, twin_means = atari_learner(optimizer, dtype)
     recorder = CpuRecorder()
     update = Replayed(lambda *batch: means.add(learner.update(*batch)), recorder)
     generator = torch.Generator().manual_seed(1)
     slots = [empty_batch(), empty_batch()]
     stacks = torch.zeros(2, 4, 44, 44, dtype=torch.uint8)
     best = torch.zeros(2, dtype=torch.int64)
-    choose = Replayed(lambda x: best.copy_(learner.online(x).argmax(1)), CpuRecorder())
+    choose = Replayed(lambda x: best.copy_(learner.values(x).argmax(1)), CpuRecorder())
     for number in range(12):
         batch = slots[number % 2]
         fill(batch, generator)
@@ -146,7 +148,7 @@ def test_an_update_that_is_replayed_is_the_update(optimizer: str) -> None:
         stacks.random_(0, 256, generator=generator)
         with torch.no_grad():
             choose(stacks)
-            expected = twin.online(stacks).argmax(1)
+            expected = twin.values(stacks).argmax(1)
         assert torch.equal(best, expected)
         if number == 7:
             learner.copy_target()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -259,3 +260,82 @@ def test_shapes_without_a_network_are_refused() -> None:
     with pytest.raises(UserError, match=r"35 by 36 pixels are too small.*36 by 36 is the least"):
         make_network((35, 36), 4)
     make_network((36, 36), 4)
+
+
+def images(count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def stacks() -> Tensor:
+        return torch.randint(256, (count, 4, 84, 84), dtype=torch.uint8, generator=generator)
+
+    return [
+        stacks(),
+        torch.randint(6, (count,), generator=generator),
+        torch.randn(count, generator=generator),
+        torch.full((count,), 0.99),
+        stacks(),
+    ]
+
+
+def nature_learner(**settings: Any) -> Learner:
+    torch.manual_seed(0)
+    network = make_network((84, 84), 6)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    options = {"double": True, "loss": "huber", "loss_reduction": "mean", "max_grad_norm": None}
+    options |= {"num_actions": 6, "target_tau": None}
+    return Learner(network, optimizer, **{**options, **settings})
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_update_is_what_plain_pytorch_makes_it(dtype: torch.dtype, double: bool) -> None:
+    learner = nature_learner(dtype=dtype, double=double)
+    with torch.no_grad():
+        for weight in learner.target.parameters():
+            weight.mul_(1.5)
+    learner.refresh()
+    states, actions, rewards, discounts, next_states = data = images(8)
+    online = copy.deepcopy(learner.online)
+    with torch.no_grad():
+        next_values = learner.target(next_states)
+        best = (online(next_states) if double else next_values).argmax(1, keepdim=True)
+        target = rewards + discounts * next_values.gather(1, best).squeeze(1)
+    taken = online(states).gather(1, actions.unsqueeze(1)).squeeze(1)
+    loss = nn.functional.smooth_l1_loss(taken, target)
+    loss.backward()
+    before = [weight.detach().clone() for weight in online.parameters()]
+    metrics = learner.update(*data)
+
+    # float32: sums in another order. bfloat16 keeps 8 bits at each of four layers.
+    value, gradient = (1e-4, 1e-4) if dtype == torch.float32 else (0.02, 0.2)
+    assert metrics.loss.item() == pytest.approx(loss.item(), rel=value)
+    assert metrics.mean_q.item() == pytest.approx(taken.mean().item(), rel=value)
+    pairs = zip(before, learner.online.parameters(), online.parameters(), strict=True)
+    for old, new, plain in pairs:
+        assert new.dtype == torch.float32
+        assert plain.grad is not None
+        # What plain descent moved it by, which rounds as the weight does.
+        moved = old - new.detach()
+        assert float((moved - plain.grad).norm() / plain.grad.norm()) < gradient + 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tau", [None, 1.0])
+def test_values_and_targets_follow_the_weights(dtype: torch.dtype, tau: float | None) -> None:
+    learner, data = nature_learner(dtype=dtype, target_tau=tau), images(8)
+    before = learner.values(data[0])
+    learner.update(*data)
+    after = learner.values(data[0])
+    assert not torch.equal(before, after)
+    if tau is None:
+        learner.copy_target()
+    fresh = nature_learner(dtype=dtype)
+    with torch.no_grad():
+        for mine, theirs in zip(
+            fresh.online.parameters(), learner.online.parameters(), strict=True
+        ):
+            mine.copy_(theirs)
+    fresh.refresh()
+    fresh.copy_target()
+    assert torch.equal(fresh.values(data[0]), after)
+    assert torch.equal(learner.update(*data).loss, fresh.update(*data).loss)

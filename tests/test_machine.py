@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from fastdqn.errors import UserError
-from fastdqn.machine import Limit, choose_device, disk_of, memory_limits, resident_bytes
+from fastdqn.machine import (
+    Limit,
+    choose_device,
+    disk_of,
+    exact_float32,
+    memory_limits,
+    resident_bytes,
+)
 
 MB = 2**20
 
@@ -122,3 +129,12 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_resident_memory_is_this_processs() -> None:
     assert resident_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+
+
+def test_float32_is_exact_inside_and_what_it_was_outside() -> None:
+    for before in (True, False):
+        torch.backends.cudnn.allow_tf32 = before
+        with exact_float32():
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.allow_tf32 is before
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default

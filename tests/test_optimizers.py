@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 
-from fastdqn.optimizers import CenteredRMSProp, make_optimizer
+from fastdqn.optimizers import Adam, CenteredRMSProp, make_optimizer
 
 
 def test_centered_rmsprop_by_hand() -> None:
@@ -75,3 +76,39 @@ def test_the_name_chooses_the_optimizer() -> None:
     nature = make_optimizer("rmsprop_centered", weights, **values)
     assert isinstance(nature, CenteredRMSProp)
     assert nature.defaults == {"lr": 2.5e-4, "decay": 0.95, "epsilon": 0.01}
+
+
+def test_adam_is_pytorchs_bit_for_bit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = [torch.randn(shape, generator=generator) for shape in ((64, 32, 4, 4), (7,), (1,))]
+    first[0] = first[0].contiguous(memory_format=torch.channels_last)
+    ours, theirs = ([torch.nn.Parameter(weight.clone()) for weight in first] for _ in range(2))
+    mine = Adam(ours, learning_rate=1e-2, epsilon=1e-4)
+    other = torch.optim.Adam(theirs, lr=1e-2, eps=1e-4, fused=True)
+    for _ in range(5):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.empty_like(a).normal_(generator=generator)
+            b.grad = a.grad.clone()
+        mine.step()
+        other.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+    # And so is its state: either goes on from the other's.
+    saved = other.state_dict()["state"]
+    for index, state in mine.state_dict()["state"].items():
+        assert state.keys() == saved[index].keys()
+        assert all(torch.equal(state[name], saved[index][name]) for name in state)
+    mine.load_state_dict(copy.deepcopy(other.state_dict()))
+    mine.step()
+    other.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_closures_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    for optimizer in (
+        Adam([weight], learning_rate=1.0, epsilon=1.0),
+        CenteredRMSProp([weight], learning_rate=1.0, decay=0.9, epsilon=1.0),
+    ):
+        with pytest.raises(TypeError, match="takes no closure"):
+            optimizer.step(lambda: 0.0)

@@ -8,94 +8,17 @@ read.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from fake_lane import FakeEvent, FakeLane
 
 from fastdqn.lanes import CpuLane
 from fastdqn.networks import empty_stacks
 from fastdqn.replay import ReplayMemory
 from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
-
-
-class Mark:
-    """One recording of an event: what waits for it is not moved by later recordings."""
-
-    def __init__(self, done: bool) -> None:
-        self.done = done
-
-
-class FakeEvent:
-    def __init__(self, lane: FakeLane) -> None:
-        self.mark = Mark(done=True)  # nothing recorded yet
-        self._lane = lane
-
-    def synchronize(self) -> None:
-        mark = self.mark
-        self._lane.host_waits += not mark.done
-        while not mark.done:
-            self._lane.run_one("copy")
-
-
-class FakeLane:
-    """Two queues that stand still until something waits for them."""
-
-    pinned = False
-
-    def __init__(self) -> None:
-        self.queues: dict[str, deque[tuple[Callable[[], bool], Callable[[], None]]]] = {
-            "copy": deque(),
-            "compute": deque(),
-        }
-        self.host_waits = 0
-
-    def put(
-        self, queue: str, do: Callable[[], None], ready: Callable[[], bool] = lambda: True
-    ) -> None:
-        self.queues[queue].append((ready, do))
-
-    def run_one(self, queue: str) -> None:
-        ready, do = self.queues[queue][0]
-        while not ready():  # what it waits for is on the other queue
-            self.run_one("compute" if queue == "copy" else "copy")
-        self.queues[queue].popleft()
-        do()
-
-    def run_all(self) -> None:
-        while self.queues["compute"] or self.queues["copy"]:
-            self.run_one("compute" if self.queues["compute"] else "copy")
-
-    def event(self) -> FakeEvent:
-        return FakeEvent(self)
-
-    def device_tensor(self, host: Tensor) -> Tensor:
-        return torch.zeros_like(host)
-
-    def queue_copying(self, work: Callable[[], None]) -> None:
-        self.put("copy", work)
-
-    def _record(self, queue: str, event: FakeEvent) -> None:
-        mark = event.mark = Mark(done=False)
-        self.put(queue, lambda: setattr(mark, "done", True))
-
-    def record_copied(self, event: FakeEvent) -> None:
-        self._record("copy", event)
-
-    def record_computed(self, event: FakeEvent) -> None:
-        self._record("compute", event)
-
-    def copy_waits_for(self, event: FakeEvent) -> None:
-        mark = event.mark
-        self.put("copy", lambda: None, lambda: mark.done)
-
-    def compute_waits_for(self, event: FakeEvent) -> None:
-        mark = event.mark
-        self.put("compute", lambda: None, lambda: mark.done)
 
 
 class CountingSampler:
@@ -112,7 +35,7 @@ class CountingSampler:
 
 def make_staging(lane: Any, slots: int = 2, gatherer: Gatherer | None = None) -> Staging:
     return Staging(
-        gatherer or InlineGatherer(CountingSampler()),
+        gatherer or InlineGatherer(CountingSampler().sample_into),
         lane,
         batch_size=3,
         stack=2,
@@ -304,7 +227,7 @@ def test_the_wait_for_a_batch_is_measured() -> None:
         def sample_into(self, *arrays: np.ndarray[Any, Any]) -> None:
             time.sleep(0.02)
 
-    staging = make_staging(CpuLane(), 2, InlineGatherer(Slow()))
+    staging = make_staging(CpuLane(), 2, InlineGatherer(Slow().sample_into))
     staging.prefetch(2)
     assert staging.wait_seconds == 0
     for _ in range(2):

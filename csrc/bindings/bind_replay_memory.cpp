@@ -53,6 +53,9 @@ constexpr Names<RewardClip, 3> kRewardClips{
 constexpr Names<Eviction, 2> kEvictions{
     "eviction", {{{"fifo", Eviction::kFifo}, {"random", Eviction::kRandom}}}};
 
+constexpr Names<Storage, 2> kStorages{
+    "storage", {{{"raw", Storage::kRaw}, {"compressed", Storage::kCompressed}}}};
+
 StackLayout layout(bool channels_last) {
   return channels_last ? StackLayout::kChannelsLast : StackLayout::kPlanar;
 }
@@ -60,7 +63,7 @@ StackLayout layout(bool channels_last) {
 std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, py::handle dtype,
                                    py::handle num_envs, py::handle stack, py::handle n_step,
                                    double discount, py::handle padding, py::handle reward_clip,
-                                   py::handle eviction, py::handle seed) {
+                                   py::handle eviction, py::handle storage, py::handle seed) {
   return std::make_unique<ReplayMemory>(ReplayConfig{
       .capacity = integer_argument(capacity, "capacity"),
       .frame = {shape_argument(frame_shape), dtype_argument(dtype)},
@@ -70,7 +73,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .discount = discount,
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
-      .storage = Storage::kRaw,
+      .storage = kStorages.value(storage),
       .eviction = kEvictions.value(eviction),
       .seed = seed_argument(seed),
   });
@@ -297,6 +300,7 @@ Parameters
     reward_clip  "sign", "clip" (to -1 to 1) or "none": applied to each step's reward as it is read
     eviction     which frames go when the memory is full: the oldest ("fifo"), or those of a block
                  of consecutive ones drawn at random ("random"), so that any age may survive
+    storage      "raw", or "compressed": without loss, as what changed from frame to frame
     seed         of the sampling and of random eviction, 0 to 2**64 - 1
 
 A setting out of range is a ValueError, one of a wrong type a TypeError, and more memory than
@@ -309,8 +313,8 @@ those run side by side; none holds the GIL while it copies frames.)");
            py::arg("dtype") = "uint8", py::kw_only(), py::arg("num_envs") = 1,
            py::arg("stack") = 4, py::arg("n_step") = 1, py::arg("discount") = 0.99,
            py::arg("padding") = "zero", py::arg("reward_clip") = "sign",
-           py::arg("eviction") = "fifo", py::arg("seed") = 0,
-           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", eviction="fifo", seed=0)
+           py::arg("eviction") = "fifo", py::arg("storage") = "raw", py::arg("seed") = 0,
+           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", eviction="fifo", storage="raw", seed=0)
 --
 
 See the class.)")
@@ -550,6 +554,9 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
       .def_property_readonly(
           "eviction", of_config([](const ReplayConfig& c) { return kEvictions.name(c.eviction); }),
           "Which frames go when the memory is full: \"fifo\" or \"random\".")
+      .def_property_readonly(
+          "storage", of_config([](const ReplayConfig& c) { return kStorages.name(c.storage); }),
+          "How frames are held: \"raw\" or \"compressed\".")
       .def_property_readonly("seed", of_config([](const ReplayConfig& c) { return c.seed; }),
                              "Seed of the sampling and of random eviction.");
 }

@@ -27,14 +27,18 @@ std::size_t total_nbytes(std::size_t capacity, std::size_t frame_nbytes) {
 /// Frames as they are, one behind the other, no padding.
 class RawStore final : public FrameStore {
  public:
-  RawStore(std::size_t capacity, std::size_t frame_nbytes, std::unique_ptr<Backing> backing)
-      : FrameStore(capacity, frame_nbytes),
+  RawStore(std::size_t capacity, const FrameGeometry& frame, std::unique_ptr<Backing> backing)
+      : FrameStore(capacity, frame.nbytes()),
+        codec_(frame, FrameCodec::best_instruction_set()),
         backing_(std::move(backing)),
-        data_(backing_->extend(total_nbytes(capacity, frame_nbytes))),
-        zeros_(frame_nbytes) {}
+        data_(backing_->extend(total_nbytes(capacity, frame.nbytes()))),
+        zeros_(frame.nbytes()) {}
 
   std::size_t nbytes() const noexcept override { return capacity() * frame_nbytes(); }
   std::size_t nbytes_now(std::size_t num_frames) const noexcept override {
+    return num_frames * frame_nbytes();
+  }
+  std::size_t frames_nbytes(std::size_t num_frames) const noexcept override {
     return num_frames * frame_nbytes();
   }
 
@@ -59,6 +63,7 @@ class RawStore final : public FrameStore {
   }
   bool needs_scratch() const noexcept override { return false; }
 
+  void prefetch_slot(Slot) const noexcept override {}
   void prefetch_early(const Slot*, std::size_t) const noexcept override {}
 
   /// The beginning of the first frame: the processor then runs ahead by itself.
@@ -78,6 +83,13 @@ class RawStore final : public FrameStore {
     writer.write_section(kRawFramesSection, data_, num_frames * frame_nbytes());
   }
 
+  void adopt(const FrameGroup& group, std::size_t, const Slot* slots) override {
+    for (std::size_t k = 0; k < group.frames(); ++k) {
+      if (slots[k] != kNoSlot) group.read(k, 1, place(slots[k]), 0);
+    }
+  }
+  const FrameCodec& codec() const noexcept override { return codec_; }
+
   void check_invariants(std::size_t) const override {}
 
  private:
@@ -86,6 +98,7 @@ class RawStore final : public FrameStore {
     return slot == kNoSlot ? zeros_.data() : place(slot);
   }
 
+  const FrameCodec codec_;
   const std::unique_ptr<Backing> backing_;
   std::byte* const data_;
   const std::vector<std::byte> zeros_;
@@ -93,9 +106,9 @@ class RawStore final : public FrameStore {
 
 }  // namespace
 
-std::unique_ptr<FrameStore> raw_store(std::size_t capacity, std::size_t frame_nbytes,
+std::unique_ptr<FrameStore> raw_store(std::size_t capacity, const FrameGeometry& frame,
                                       std::unique_ptr<Backing> backing) {
-  return std::make_unique<RawStore>(capacity, frame_nbytes, std::move(backing));
+  return std::make_unique<RawStore>(capacity, frame, std::move(backing));
 }
 
 }  // namespace fastdqn

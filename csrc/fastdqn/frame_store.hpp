@@ -6,6 +6,8 @@
 #include <span>
 
 #include "fastdqn/backing.hpp"
+#include "fastdqn/frame_codec.hpp"
+#include "fastdqn/frame_group.hpp"
 #include "fastdqn/geometry.hpp"
 
 namespace fastdqn {
@@ -22,6 +24,14 @@ enum class Storage : std::uint8_t {
 /// The section of a snapshot that holds frames as they are, in the order of their slots.
 inline constexpr const char* kRawFramesSection = "frames";
 
+/// The section that holds them as groups: of each this, the slots of its frames (kNoSlot for one
+/// that was forgotten), and the group itself.
+inline constexpr const char* kGroupsSection = "groups";
+struct SavedGroup {
+  std::uint32_t nbytes;
+  std::uint32_t frames;
+};
+
 /// Where frames live. A slot is a place for one frame; which slots hold one is the owner's to know.
 ///
 /// reserve, write and release exclude all other calls; those run side by side.
@@ -37,8 +47,9 @@ class FrameStore {
   /// What the store takes with every slot in use, whatever the frames are.
   virtual std::size_t nbytes() const noexcept = 0;
 
-  /// What it takes now, with frames in `num_frames` slots.
+  /// What it takes now, with frames in `num_frames` slots, and how much of that is the frames' own.
   virtual std::size_t nbytes_now(std::size_t num_frames) const noexcept = 0;
+  virtual std::size_t frames_nbytes(std::size_t num_frames) const noexcept = 0;
 
   /// Makes sure that one frame of each of `envs` can be written: everything that can fail fails
   /// here, with OutOfMemory or std::system_error, and nothing has changed.
@@ -47,7 +58,7 @@ class FrameStore {
   /// Stores the next frame of an environment in a slot that holds none.
   virtual void write(Slot slot, std::uint32_t env, const std::byte* source) noexcept = 0;
 
-  /// Forgets the frame of a slot.
+  /// Forgets the frame of a slot, if it holds one.
   virtual void release(Slot slot) noexcept = 0;
 
   /// Copies frames to places `stride` bytes apart; kNoSlot is a frame of zeros. Fastest where they
@@ -63,14 +74,22 @@ class FrameStore {
   /// Whether find needs its scratch.
   virtual bool needs_scratch() const noexcept = 0;
 
-  /// Two steps that take the waiting out of reading these frames soon: the first where that is at
-  /// least two rows away, the second, which builds on it, a row before.
+  /// Three steps that take the waiting out of reading frames soon, each of which builds on what the
+  /// one before has asked for: when a slot is drawn, and two rows and one row before its turn.
+  virtual void prefetch_slot(Slot slot) const noexcept = 0;
   virtual void prefetch_early(const Slot* slots, std::size_t count) const noexcept = 0;
   virtual void prefetch(const Slot* slots, std::size_t count) const noexcept = 0;
 
   /// Writes the frames of slots 0 to num_frames - 1 to sections of a snapshot, in the store's own
   /// form.
   virtual void save(SnapshotWriter& writer, std::size_t num_frames) const = 0;
+
+  /// Puts the frames of a valid group into slots that hold none (kNoSlot: is not wanted). Throws as
+  /// reserve does.
+  virtual void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) = 0;
+
+  /// What groups are coded with.
+  virtual const FrameCodec& codec() const noexcept = 0;
 
   /// Compares what the store keeps about its frames with itself; std::logic_error says what is
   /// wrong. O(capacity).
@@ -86,7 +105,13 @@ class FrameStore {
 };
 
 /// Throws OutOfMemory or std::system_error where the backing does.
-std::unique_ptr<FrameStore> raw_store(std::size_t capacity, std::size_t frame_nbytes,
+std::unique_ptr<FrameStore> raw_store(std::size_t capacity, const FrameGeometry& frame,
                                       std::unique_ptr<Backing> backing);
+
+/// Throws std::invalid_argument for more or larger frames than it can tell apart.
+std::unique_ptr<FrameStore> compressed_store(std::size_t capacity, const FrameGeometry& frame,
+                                             std::size_t num_envs,
+                                             std::unique_ptr<Backing> backing,
+                                             FrameCodec::InstructionSet instruction_set);
 
 }  // namespace fastdqn

@@ -34,8 +34,12 @@ std::vector<SlotRecord> new_records(std::size_t capacity) try {
 }
 
 std::unique_ptr<FrameStore> new_store(const ReplayConfig& config) {
-  return raw_store(static_cast<std::size_t>(config.capacity), config.frame.nbytes(),
-                   anonymous_backing());
+  const auto capacity = static_cast<std::size_t>(config.capacity);
+  if (config.storage == Storage::kRaw) {
+    return raw_store(capacity, config.frame, anonymous_backing());
+  }
+  return compressed_store(capacity, config.frame, static_cast<std::size_t>(config.num_envs),
+                          anonymous_backing(), FrameCodec::best_instruction_set());
 }
 
 std::vector<double> powers(double base, std::int64_t highest) {
@@ -356,6 +360,7 @@ void ReplayMemory::draw_slots(std::span<Slot> slots) {
   for (Slot& slot : slots) {
     slot = drawable_[rng_.below(choices)];
     prefetch_line(&records_[slot]);
+    store_->prefetch_slot(slot);
   }
 }
 
@@ -578,14 +583,14 @@ std::size_t ReplayMemory::nbytes() const noexcept {
 
 std::size_t ReplayMemory::nbytes_now() const {
   const std::shared_lock lock(mutex_);
-  return store_->nbytes_now(stored()) + stored() * kKnownNbytes + envs_.size() * sizeof(Env) +
-         order_.nbytes();
+  return store_->nbytes_now(stored()) + capacity() * sizeof(SlotRecord) +
+         drawable_.size() * sizeof(Slot) + envs_.size() * sizeof(Env) + order_.nbytes();
 }
 
 double ReplayMemory::frame_nbytes_mean() const {
   const std::shared_lock lock(mutex_);
   if (stored() == 0) return 0.0;
-  return static_cast<double>(store_->nbytes_now(stored())) / static_cast<double>(stored());
+  return static_cast<double>(store_->frames_nbytes(stored())) / static_cast<double>(stored());
 }
 
 std::string ReplayMemory::why_nothing_can_be_drawn() const {

@@ -21,6 +21,8 @@
 
 namespace fastdqn {
 
+class SnapshotReader;
+
 /// What a replay memory is made with. Defaults are the Python side's.
 struct ReplayConfig {
   std::int64_t capacity;  // frames, over all environments
@@ -227,6 +229,8 @@ class ReplayMemory {
   void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const;
   Batch new_batch(std::size_t rows, StackLayout layout) const;
   void load_frames(SnapshotReader& reader);
+  void load_raw_frames(SnapshotReader& reader);
+  void load_groups(SnapshotReader& reader);
   void check_links(Slot slot) const;
   void check_envs() const;
 

@@ -114,6 +114,10 @@ void require_items(const SnapshotReader& reader, const char* name, std::uint64_t
                                          std::to_string(item_nbytes));
 }
 
+[[noreturn]] void fail(const char* noun, std::size_t number, const char* what) {
+  throw std::logic_error(std::string(noun) + " " + std::to_string(number) + ": " + what);
+}
+
 }  // namespace
 
 void ReplayMemory::save(const std::string& path) const {
@@ -141,9 +145,19 @@ void ReplayMemory::save(const std::string& path) const {
   writer.commit();
 }
 
-/// In pieces that are a small part of what the frames take.
+/// Frames in either form, whichever the store's own is.
 void ReplayMemory::load_frames(SnapshotReader& reader) {
+  if (reader.has_section(kGroupsSection)) {
+    load_groups(reader);
+  } else {
+    load_raw_frames(reader);
+  }
+}
+
+/// In pieces that are a small part of what the frames take.
+void ReplayMemory::load_raw_frames(SnapshotReader& reader) {
   const std::size_t nbytes = config_.frame.nbytes();
+  require_items(reader, kRawFramesSection, stored(), nbytes);
   const std::size_t frames_a_piece = std::max<std::size_t>(1, kPieceNbytes / nbytes);
   std::vector<std::byte> piece(std::min(frames_a_piece, stored()) * nbytes);
   SnapshotReader::Stream stream = reader.stream(kRawFramesSection);
@@ -152,9 +166,42 @@ void ReplayMemory::load_frames(SnapshotReader& reader) {
     stream.read(piece.data(), count * nbytes);
     for (std::size_t k = 0; k < count; ++k, ++slot) {
       const std::int64_t env = records_[slot].env;
+      if (env >= config_.num_envs) fail("slot", slot, "its environment does not exist");
       store_->reserve({&env, 1});
       store_->write(static_cast<Slot>(slot), records_[slot].env, piece.data() + k * nbytes);
     }
+  }
+  stream.finish();
+}
+
+/// Nothing of a group is read before it was found to keep to its own bounds.
+void ReplayMemory::load_groups(SnapshotReader& reader) {
+  const FrameCodec& codec = store_->codec();
+  const auto refuse = [&](const char* what) { throw SnapshotError(reader.path(), what); };
+  SnapshotReader::Stream stream = reader.stream(kGroupsSection);
+  std::vector<bool> filled(stored());
+  std::vector<std::byte> data(FrameGroup::max_nbytes(codec) + FrameCodec::kCodeSlack);
+  for (std::size_t missing = stored(); stream.nbytes_left() > 0 || missing > 0;) {
+    SavedGroup saved{};
+    stream.read(&saved, sizeof(saved));
+    if (saved.frames > kGroupFrames || saved.nbytes > FrameGroup::max_nbytes(codec)) {
+      refuse("a group of frames is larger than any can be");
+    }
+    std::array<Slot, kGroupFrames> slots;
+    stream.read(slots.data(), saved.frames * sizeof(Slot));
+    stream.read(data.data(), saved.nbytes);
+    const FrameGroup group(codec, saved.frames, data.data());
+    if (!group.is_valid(saved.nbytes)) refuse("a group of frames contradicts itself");
+    std::size_t wanted = 0;
+    for (std::size_t k = 0; k < saved.frames; ++k) {
+      if (slots[k] == kNoSlot) continue;
+      if (slots[k] >= stored() || filled[slots[k]]) refuse("a frame is stored twice or nowhere");
+      filled[slots[k]] = true;
+      ++wanted;
+    }
+    if (wanted == 0 || wanted > missing) refuse("a group of frames is of none that are stored");
+    missing -= wanted;
+    store_->adopt(group, saved.nbytes, slots.data());
   }
   stream.finish();
 }
@@ -173,7 +220,6 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
         std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
     require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
     require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    require_items(reader, kRawFramesSection, num_frames, config.frame.nbytes());
     if (state.num_drawable > num_frames) {
       throw SnapshotError(path, "more can be drawn than is stored");
     }

@@ -10,6 +10,9 @@
 
 namespace fastdqn {
 
+/// The tests run once with each.
+inline Storage storage_under_test = Storage::kRaw;
+
 inline ReplayConfig small_config() {
   return {.capacity = 20,
           .frame = {{}, DType::kUint32},
@@ -19,7 +22,7 @@ inline ReplayConfig small_config() {
           .discount = 0.5,
           .padding = Padding::kZero,
           .reward_clip = RewardClip::kNone,
-          .storage = Storage::kRaw,
+          .storage = storage_under_test,
           .eviction = Eviction::kFifo,
           .seed = 1};
 }

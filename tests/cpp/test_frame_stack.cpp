@@ -72,7 +72,7 @@ void layouts_hold_the_same_elements(DType dtype, std::size_t elements, std::size
   const FrameGeometry frame{{static_cast<std::int64_t>(elements)}, dtype};
   const std::size_t size = info(dtype).size;
   const std::size_t nbytes = frame.nbytes();
-  const auto store = raw_store(stack + 2, nbytes, anonymous_backing());
+  const auto store = raw_store(stack + 2, frame, anonymous_backing());
   std::vector<std::byte> pixels(nbytes);
   std::vector<std::vector<std::byte>> written;
   for (Slot slot = 0; slot < stack + 2; ++slot) {

@@ -11,6 +11,10 @@ namespace {
 using namespace fastdqn;
 using Bytes = std::vector<std::byte>;
 
+FrameGeometry bytes(std::size_t count) {
+  return {{static_cast<std::int64_t>(count)}, DType::kUint8};
+}
+
 Bytes filled(std::size_t nbytes, std::size_t value) {
   return Bytes(nbytes, static_cast<std::byte>(value));
 }
@@ -28,7 +32,7 @@ Bytes read(const FrameStore& store, Slot slot) {
 void frames_stay_apart() {
   for (const std::size_t nbytes : {1U, 7U, 64U, 7056U}) {
     constexpr Slot kCapacity = 9;
-    const auto store = raw_store(kCapacity, nbytes, anonymous_backing());
+    const auto store = raw_store(kCapacity, bytes(nbytes), anonymous_backing());
     CHECK(store->nbytes() == kCapacity * nbytes);
     for (Slot slot = 0; slot < kCapacity; ++slot) {
       store->write(slot, 0, filled(nbytes, slot + 1).data());
@@ -45,7 +49,7 @@ void frames_stay_apart() {
 }
 
 void absent_frames_are_zeros() {
-  const auto store = raw_store(2, 5, anonymous_backing());
+  const auto store = raw_store(2, bytes(5), anonymous_backing());
   store->write(0, 0, filled(5, 1).data());
   store->write(1, 0, filled(5, 2).data());
   store->prefetch(&kNoSlot, 1);
@@ -53,9 +57,9 @@ void absent_frames_are_zeros() {
 }
 
 void refusals_name_the_bytes() {
-  CHECK_THROWS(raw_store(std::size_t{1} << 45, 16, anonymous_backing()), OutOfMemory,
+  CHECK_THROWS(raw_store(std::size_t{1} << 45, bytes(16), anonymous_backing()), OutOfMemory,
                "562949953421312 bytes");
-  CHECK_THROWS(raw_store(std::size_t{1} << 62, 16, anonymous_backing()), OutOfMemory,
+  CHECK_THROWS(raw_store(std::size_t{1} << 62, bytes(16), anonymous_backing()), OutOfMemory,
                "4611686018427387904 frames of 16 bytes");
 }
 

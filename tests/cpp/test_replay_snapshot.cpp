@@ -88,6 +88,7 @@ void all_settings_come_back() {
                                 .discount = 0.97,
                                 .padding = padding,
                                 .reward_clip = clip,
+                                .storage = storage_under_test,
                                 .eviction = Eviction::kRandom,
                                 .seed = ~std::uint64_t{0}};
       const ReplayMemory memory(config);
@@ -111,7 +112,7 @@ class Forgery {
     play(memory, 0, 60);
     memory.save(path_);
     SnapshotReader reader(path_);
-    for (const char* name : kNames) {
+    for (const char* name : names_) {
       std::string bytes(reader.section_nbytes(name), '\0');
       reader.read_section(name, bytes.data(), bytes.size());
       sections_[name] = bytes;
@@ -131,19 +132,38 @@ class Forgery {
   }
   const SlotRecord* records() { return reinterpret_cast<SlotRecord*>(sections_["records"].data()); }
 
+  std::size_t nbytes(const std::string& name) { return sections_[name].size(); }
+
   void refused(const char* part) {
-    SnapshotWriter writer(path_);
-    for (const char* name : kNames) {
-      writer.write_section(name, sections_[name].data(), sections_[name].size());
-    }
-    writer.commit();
+    write();
     CHECK_THROWS(ReplayMemory::load(path_), SnapshotError, part);
     CHECK_THROWS(ReplayMemory::load(path_), SnapshotError, path_);
   }
 
+  /// Else every transition of what was loaded can be read.
+  bool is_refused() {
+    write();
+    try {
+      const auto memory = ReplayMemory::load(path_);
+      (void)memory->gather(memory->valid_indices(), StackLayout::kPlanar);
+      return false;
+    } catch (const SnapshotError&) {
+      return true;
+    }
+  }
+
  private:
-  static constexpr std::array kNames{"config", "state", "envs",     "starts",
-                                     "records", "drawable", "frames"};
+  void write() {
+    SnapshotWriter writer(path_);
+    for (const char* name : names_) {
+      writer.write_section(name, sections_[name].data(), sections_[name].size());
+    }
+    writer.commit();
+  }
+
+  const std::array<const char*, 7> names_{
+      "config",  "state",    "envs", "starts",
+      "records", "drawable", storage_under_test == Storage::kRaw ? "frames" : "groups"};
   std::string path_;
   std::map<std::string, std::string> sections_;
 };
@@ -155,6 +175,23 @@ constexpr std::size_t kPosition = offsetof(SlotRecord, position);
 constexpr std::size_t kEnv = offsetof(SlotRecord, env);
 constexpr std::size_t kAge = offsetof(SlotRecord, age);
 constexpr std::size_t kFlags = offsetof(SlotRecord, flags);
+
+/// Whatever stands in the section, the memory loads and reads without a step out of bounds, which
+/// the sanitizers would see, or is refused.
+void damaged_groups_are_refused(const TemporaryFolder& folder) {
+  Forgery original(folder);
+  const std::size_t nbytes = original.nbytes("groups");
+  original.put("groups", 0, std::uint32_t{1} << 30).refused("larger than any can be");
+  Forgery(folder).put("groups", 4, std::uint32_t{33}).refused("larger than any can be");
+  Forgery(folder).put("groups", 4, std::uint32_t{0}).refused("contradicts itself");
+  Forgery(folder).put("groups", 8, Slot{40}).refused("stored twice or nowhere");
+  std::size_t refused = 0;
+  std::size_t damaged = 0;
+  for (std::size_t at = 0; at < nbytes; at += nbytes / 50, ++damaged) {
+    refused += Forgery(folder).put("groups", at, std::uint8_t{0xAA}).is_refused() ? 1 : 0;
+  }
+  CHECK(refused > damaged / 2);
+}
 
 void contradictions_are_refused() {
   const TemporaryFolder folder;
@@ -181,7 +218,12 @@ void contradictions_are_refused() {
   forged().put("starts", 0, std::uint64_t{41}).refused("the blocks of frames were not written one");
   forged().cut("starts", 8).refused("section \"starts\" has");
   forged().put("config", 8, std::int64_t{2}).refused("section \"envs\" has 24 bytes; expected 2");
-  forged().cut("frames", 4).refused("section \"frames\" has 156 bytes; expected 40 times 4");
+  if (storage_under_test == Storage::kRaw) {
+    forged().cut("frames", 4).refused("section \"frames\" has 156 bytes; expected 40 times 4");
+  } else {
+    forged().cut("groups", 4).refused("section \"groups\" is too short for its contents");
+    damaged_groups_are_refused(folder);
+  }
   forged().cut("records", 1).refused("section \"records\" has 1119 bytes; expected 40 times 28");
   forged().cut("state", 8).refused("section \"state\" has 40 bytes; expected 48");
 
@@ -258,8 +300,11 @@ void refusals_name_the_file() {
 }  // namespace
 
 int main() {
-  a_loaded_memory_continues();
-  all_settings_come_back();
-  contradictions_are_refused();
-  refusals_name_the_file();
+  for (const Storage storage : {Storage::kRaw, Storage::kCompressed}) {
+    storage_under_test = storage;
+    a_loaded_memory_continues();
+    all_settings_come_back();
+    contradictions_are_refused();
+    refusals_name_the_file();
+  }
 }

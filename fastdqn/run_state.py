@@ -1,0 +1,297 @@
+"""Checkpoints: all that a run needs to go on exactly, in folders of its own folder.
+
+    RUN/run.lock                      held by the process that trains; names it
+    RUN/checkpoints/step-000000120000/
+        manifest.json                 settings, counters, generators and so on; digests of the files
+        arrays.safetensors            weights, optimizer, states of the environments
+        replay.fastdqn                the replay memory (docs/resuming.md has the format)
+
+A checkpoint is written aside, synced, and renamed into place as a whole: one whose name is right is
+complete, whenever the process was killed. Nothing in it is believed before it is checked, nothing
+is unpickled. What the parts of the state mean is the trainer's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from fastdqn.errors import UserError
+from fastdqn.replay import ReplayMemory
+
+__all__ = ["Checkpoint", "CheckpointWriter", "DamagedCheckpoint", "RunLock", "checkpoints_of"]
+
+FOLDER = "checkpoints"
+MANIFEST_FILE = "manifest.json"
+ARRAYS_FILE = "arrays.safetensors"
+REPLAY_FILE = "replay.fastdqn"
+LOCK_FILE = "run.lock"
+_FORMAT = 1
+_NAME = re.compile(r"step-\d{12,}")
+_LARGEST_MANIFEST_BYTES = 64 * 2**20
+_PIECE_BYTES = 2**20
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint that is not whole, or that this version cannot read."""
+
+
+class RunLock:
+    """The right to write in a run's folder, held by one process at a time until it ends."""
+
+    _descriptor = -1
+
+    def __init__(self, run: Path) -> None:
+        path = run / LOCK_FILE
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be opened: {error.strerror}") from None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+            self.release()
+            raise UserError(
+                f"{run}: in use by {holder or 'another process'}; stop that run before this one"
+            ) from None
+        except OSError:
+            pass  # a file system without locks grants it to all
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(
+            self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0
+        )
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others in."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Checkpoint:
+    """One checkpoint on disk. Raises `DamagedCheckpoint` where it is not whole.
+
+    The manifest is checked at once, and the sizes of the files; their contents as they are read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = self._read_manifest()
+        if content.get("format") != _FORMAT:
+            raise self._damaged(
+                f"it has format {content.get('format')!r}, this fastdqn reads {_FORMAT}"
+            )
+        self.config: dict[str, Any] = content["config"]
+        self._state = content["state"]
+        self._files: dict[str, Any] = content["files"]
+        for name, file in self._files.items():
+            try:
+                nbytes = (path / name).stat().st_size
+            except OSError as error:
+                raise self._damaged(f"{name}: {error.strerror}") from None
+            if nbytes != file["nbytes"]:
+                raise self._damaged(f"{name} has {nbytes} bytes; expected {file['nbytes']}")
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.path.parent.parent
+
+    def load_memory(self, settings: Mapping[str, Any]) -> ReplayMemory:
+        """The replay memory, which must have been made with these settings."""
+        path = self.path / REPLAY_FILE
+        try:
+            memory = ReplayMemory.load(path)
+        except (ValueError, OSError) as error:
+            raise DamagedCheckpoint(str(error)) from None
+        for name, expected in settings.items():
+            found = getattr(memory, name)
+            if found != expected:
+                raise self._damaged(f"{REPLAY_FILE} has {name}={found!r}; the run has {expected!r}")
+        return memory
+
+    def state(self) -> Any:
+        """What was saved, with its arrays, which are read and checked now."""
+        path = self.path / ARRAYS_FILE
+        try:
+            if _digest(path) != self._files[ARRAYS_FILE]["sha256"]:
+                raise self._damaged(f"{ARRAYS_FILE} differs from its digest")
+            arrays = load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise self._damaged(f"{ARRAYS_FILE}: {error}") from None
+        return _with_arrays(self._state, arrays)
+
+    def _read_manifest(self) -> dict[str, Any]:
+        path = self.path / MANIFEST_FILE
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size > _LARGEST_MANIFEST_BYTES:
+                    raise self._damaged(f"{MANIFEST_FILE} is larger than any manifest")
+                manifest = json.loads(file.read())
+            content: dict[str, Any] = manifest["content"]
+            if manifest["sha256"] != hashlib.sha256(_canonical(content)).hexdigest():
+                raise self._damaged(f"{MANIFEST_FILE} differs from its digest")
+        except OSError as error:
+            raise self._damaged(f"{MANIFEST_FILE}: {error.strerror}") from None
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, DamagedCheckpoint):
+                raise
+            raise self._damaged(f"{MANIFEST_FILE} is not a manifest") from None
+        return content
+
+    def _damaged(self, what: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self.path}: {what}")
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """The checkpoints in a run's folder, newest first."""
+    folder = run / FOLDER
+    try:
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))[::-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+class CheckpointWriter:
+    """Writes a run's checkpoints and removes all but the last `keep`."""
+
+    def __init__(self, run: Path, keep: int, kept: tuple[Path, ...] = ()) -> None:
+        self._folder = run / FOLDER
+        self._keep = keep
+        self._kept = list(kept)  # oldest first; whatever else is there is no part of this run
+
+    def write(
+        self,
+        steps: int,
+        config: Mapping[str, Any],
+        state: Any,
+        save_replay: Callable[[Path], None],
+    ) -> Path:
+        """Put a checkpoint in place, whole. `state` is of what JSON holds, bytes and arrays.
+
+        Raises `UserError` where the system refuses; the earlier ones are as they were.
+        """
+        final = self._folder / f"step-{steps:012}"
+        aside = final.with_name(final.name + ".partial")
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            arrays: dict[str, NDArray[Any]] = {}
+            plain = _without_arrays(state, arrays, "")
+            save_file(arrays, aside / ARRAYS_FILE)
+            save_replay(aside / REPLAY_FILE)
+            files: dict[str, dict[str, Any]] = {
+                ARRAYS_FILE: {"sha256": _digest(aside / ARRAYS_FILE)},
+                REPLAY_FILE: {},  # it has checksums of its own
+            }
+            for name, file in files.items():
+                file["nbytes"] = (aside / name).stat().st_size
+            content = {"format": _FORMAT, "config": dict(config), "state": plain, "files": files}
+            text = _canonical(content)
+            manifest = {"sha256": hashlib.sha256(text).hexdigest(), "content": content}
+            (aside / MANIFEST_FILE).write_text(json.dumps(manifest))
+            for name in (ARRAYS_FILE, MANIFEST_FILE):
+                _sync(aside / name)
+            _sync(aside)
+            if final.exists():  # damaged, or of a run that went another way from here
+                final.rename(self._outdated(final))
+            aside.rename(final)
+            _sync(self._folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            what = error.strerror if isinstance(error, OSError) else str(error)
+            raise UserError(f"{final}: could not be written: {what}") from error
+        self._kept = [*(path for path in self._kept if path != final), final][-self._keep :]
+        self._remove_others()
+        return final
+
+    def _remove_others(self) -> None:
+        for path in self._folder.iterdir():
+            if path not in self._kept:
+                # Renamed first: what a kill leaves half removed has no checkpoint's name.
+                if _NAME.fullmatch(path.name):
+                    path = path.rename(self._outdated(path))
+                shutil.rmtree(path, ignore_errors=True)
+
+    @staticmethod
+    def _outdated(path: Path) -> Path:
+        target = path.with_name(path.name + ".outdated")
+        shutil.rmtree(target, ignore_errors=True)
+        return target
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Arrays and bytes are kept apart from the JSON, which has {"array": key} and {"bytes": key} for
+# them; a dictionary of the state itself that has such a key only would be misread.
+_ARRAY, _BYTES = "array", "bytes"
+
+
+def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]], place: str) -> Any:
+    """`value` as JSON, with its arrays and bytes moved to `arrays`, by where they were."""
+    if isinstance(value, Mapping):
+        assert set(value) not in ({_ARRAY}, {_BYTES}), place
+        return {
+            str(name): _without_arrays(item, arrays, f"{place}.{name}" if place else str(name))
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(item, arrays, f"{place}.{i}") for i, item in enumerate(value)]
+    if isinstance(value, bytes):
+        arrays[place] = np.frombuffer(value, np.uint8)
+        return {_BYTES: place}
+    if isinstance(value, np.ndarray):
+        arrays[place] = np.ascontiguousarray(value).reshape(value.shape)
+        return {_ARRAY: place}
+    return value
+
+
+def _with_arrays(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """The opposite of `_without_arrays`."""
+    if isinstance(value, dict):
+        if set(value) == {_ARRAY}:
+            return arrays[value[_ARRAY]]
+        if set(value) == {_BYTES}:
+            return arrays[value[_BYTES]].tobytes()
+        return {name: _with_arrays(item, arrays) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    return value
