@@ -5,7 +5,8 @@ was started. So all that it comes to take is added up beforehand and too much is
 line that says what would fit. Raw frames have one size. Compressed ones are counted at a size that
 play should not exceed, by a table of games (see `frame_sizes`), or, where the game is not in it, at
 the largest of the table; other frames at the worst that compression does to any. It measures
-nothing: the run's reports show what the frames really take.
+nothing: the run's reports show what the frames really take. Environments, worker processes too,
+exist before the comparison: what they hold is no longer available.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from fastdqn.frame_sizes import GAME_FRAME_SHAPE, budgeted_frame_bytes
 from fastdqn.machine import Disk, Limit, disk_of, memory_limits
 from fastdqn.units import bytes_text, parse_bytes
 
-__all__ = ["Needs", "check_fits", "needs_of", "with_sized_replay"]
+__all__ = ["Needs", "check_fits", "needs_of", "transitions_that_fit", "with_sized_replay"]
 
 # What is kept of every frame beside it: its record, its place in the list of what can be drawn.
-RECORD_BYTES = 36
+RECORD_BYTES = 33
 # Compression makes no frame larger than this.
 WORST_COMPRESSION = 1.02
 # A batch takes about this for each number in its stacks: its slots, float32 copies, activations
@@ -73,11 +74,10 @@ def needs_of(
     `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
     the networks live in this machine's memory.
     """
-    threads = OTHER_THREADS + config.prefetch_threads + (config.threads or os.cpu_count() or 1)
     numbers = math.prod(frame_shape)
     raw = numbers * dtype.itemsize
     frame = raw
-    if config.replay_storage == "compressed":
+    if config.resolved_replay_storage == "compressed":
         frame = math.ceil(raw * WORST_COMPRESSION)
         if game is not None and tuple(frame_shape) == GAME_FRAME_SHAPE and dtype == np.uint8:
             frame = min(frame, budgeted_frame_bytes(game))
@@ -85,14 +85,24 @@ def needs_of(
     return Needs(
         frame=RECORD_BYTES + (0 if in_files else frame),
         frame_file=frame if in_files else 0,
-        beside={
-            "batches": config.batch_size * config.stack * numbers * BYTES_PER_BATCH_NUMBER,
-            "networks": network_bytes if on_host else 0,
-            "everything else": WORKSPACE_BYTES,
-        },
-        reserved=threads * RESERVED_BYTES_PER_THREAD,
+        beside=_beside(config, numbers, network_bytes if on_host else 0),
+        reserved=_reserved(config),
         written=0 if config.out is None else 2 * network_bytes,  # a model, and a new one beside it
     )
+
+
+def _beside(config: Config, numbers: int, network_bytes: int) -> dict[str, int]:
+    """Memory beside the replay memory, with so many numbers in an observation."""
+    return {
+        "batches": config.batch_size * config.stack * numbers * BYTES_PER_BATCH_NUMBER,
+        "networks": network_bytes,
+        "everything else": WORKSPACE_BYTES,
+    }
+
+
+def _reserved(config: Config) -> int:
+    threads = OTHER_THREADS + config.prefetch_threads + (config.threads or os.cpu_count() or 1)
+    return threads * RESERVED_BYTES_PER_THREAD
 
 
 def with_sized_replay(config: Config, needs: Needs) -> Config:
@@ -107,6 +117,16 @@ def with_sized_replay(config: Config, needs: Needs) -> Config:
             f"replay_memory={config.replay_memory!r}: room for {capacity} frames of up to "
             f"{bytes_text(needs.frame)}; {error}"
         ) from None
+
+
+def transitions_that_fit(frame_bytes: float) -> int:
+    """How many transitions of so many bytes each a default run has room for on this machine."""
+    rooms = []
+    beside = _beside(Config(), 84 * 84, network_bytes=0)
+    for limit in memory_limits():
+        reserved = _reserved(Config()) if limit.counts_reserved else 0
+        rooms.append(limit.left - sum(beside.values()) - reserved)
+    return max(0, int(min(rooms) / frame_bytes))
 
 
 def check_fits(
@@ -183,7 +203,9 @@ def _check_disks(config: Config, needs: Needs, disks: Mapping[Path, Disk]) -> No
 def _other_storage(config: Config) -> str:
     if config.replay_dir is not None:
         return ""
-    frames = "" if config.replay_storage == "compressed" else "--replay-storage compressed or "
+    frames = (
+        "" if config.resolved_replay_storage == "compressed" else "--replay-storage compressed or "
+    )
     return f"; {frames}--replay-dir DIR takes less memory"
 
 

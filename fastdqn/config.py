@@ -303,6 +303,13 @@ class Config:
             starts = min(starts, budget // 10)
         return max(starts, self._first_drawable_step)
 
+    @property
+    def resolved_replay_storage(self) -> Literal["raw", "compressed"]:
+        """`replay_storage`, or what auto means for this run."""
+        if self.replay_storage == "auto":
+            return "raw" if self.game is None else "compressed"
+        return self.replay_storage
+
     def resolved(self) -> Config:
         """The same run with every value filled in that was left to the defaults' rules."""
         ends = (self.steps, self.frames, self.episodes, self.hours)
@@ -310,7 +317,7 @@ class Config:
             self,
             learning_starts_steps=self.resolved_learning_starts_steps,
             steps=DEFAULT_BUDGET_STEPS if all(end is None for end in ends) else self.steps,
-            replay_storage="raw" if self.replay_storage == "auto" else self.replay_storage,
+            replay_storage=self.resolved_replay_storage,
         )
 
     def game_options(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Report:
     replay_full_bytes: int
     """What it comes to hold once it is full, if what is still to come is like what there is."""
     replay_frame_bytes: float
-    """That is so much for each observation."""
+    """What an observation in it takes by itself, on average."""
     replay_median_age: int
     """Observations stored since the one that half of the replay memory is older than."""
     replay_oldest_age: int

@@ -135,6 +135,7 @@ class Trainer:
             "padding": config.padding,
             "reward_clip": "none",  # the environment has applied the rule, life losses included
             "eviction": config.replay_eviction,
+            "storage": config.resolved_replay_storage,
             "seed": memory_seed,
         }
         self.memory = (
@@ -440,7 +441,8 @@ class Trainer:
         learning, waited = self._learning_seconds, self._waited_seconds
         self._learning_seconds = self._waited_seconds = 0.0
         stored, capacity = self.memory.num_frames, self.memory.capacity
-        replay_bytes = self.memory.nbytes * stored // capacity
+        frame_bytes = self.memory.frame_nbytes_mean
+        to_come = round(frame_bytes * (capacity - stored))
         median_age, oldest_age = self.memory.age_quantiles([0.5, 1.0]).tolist()
         report = Report(
             **dataclasses.asdict(counters),
@@ -453,9 +455,9 @@ class Trainer:
             updates_per_second=(counters.updates - last.updates) / interval,
             batch_wait=waited / learning if learning else math.nan,
             resident_bytes=resident_bytes(),
-            replay_bytes=replay_bytes,
-            replay_full_bytes=replay_bytes * capacity // stored,
-            replay_frame_bytes=replay_bytes / stored,
+            replay_bytes=self.memory.nbytes_now,
+            replay_full_bytes=self.memory.nbytes_now + to_come,
+            replay_frame_bytes=frame_bytes,
             replay_median_age=median_age,
             replay_oldest_age=oldest_age,
             fraction=self.budget.fraction(counters, seconds),

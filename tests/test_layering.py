@@ -34,6 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "agent": {"config"},
     "machine": {"errors"},
     "frame_sizes": set(),
+    "memory_use": {"agent", "envs", "replay"},
+    "cli_memory": {"budget", "checkpoint", "command", "envs", "errors", "memory_use", "units"},
     "budget": {"config", "errors", "frame_sizes", "machine", "units"},
     "checkpoint": {"agent", "config", "errors", "machine", "networks"},
     "scores": set(),
