@@ -2,32 +2,8 @@
 # cython: auto_pickle=False, autotestdict=False
 """The per-frame loop: one emulator, one step, one preprocessed frame.
 
-The emulator is handed in. Any object will do that has these methods of ale_py's ALEInterface:
-
-    act(action) -> reward       runs one frame; `action` is what `actions` holds, passed through
-    game_over() -> bool         asked after every frame
-    lives() -> int              asked after every frame of a step; 0 in games without lives
-    reset_game()                starts a new game
-    getScreen(buffer)           writes the screen's palette numbers into a uint8 array of
-                                `screen_shape`
-    getScreenGrayscale(buffer)  the same screen in grey, asked only where a palette number is new;
-                                pixels of the same number must have the same grey, always
-
-Rules of a step:
-- `action` is repeated `frame_skip` times; the step stops early where the game ends or the frame
-  limit is reached. `act` is never called after the end of a game.
-- The frame written is the pixel-wise maximum of the step's last two screens (its only screen where
-  it ran one frame), area-averaged. A reset writes its last screen alone.
-- `truncated`: emulator frames since `reset_game`, no-ops and FIRE included, reached the limit.
-- `sticky_actions` is the probability, at every frame and drawn anew, that the action which the
-  frame before played is played instead (Machado et al. 2018); a new game starts with the no-op.
-- A life is lost in a frame in which `lives` falls, one however far: some games clear their counter
-  at the end. `life_lost`: one was lost and `life_loss` is "terminal". With "penalty",
-  `life_loss_penalty` is added to the learning reward for each, after clipping.
-- With `fire_action`, a reset plays it for `frame_skip` frames after the no-ops, and the first step
-  after a life loss plays it in place of the given action (see `action_played`).
-- A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
-  ends during them, another is started without no-ops.
+The rules of a step stand in `fastdqn.envs.atari`. The emulator is handed in: any object will do that
+has the methods which `_rollout.pyi` lists.
 """
 
 cimport cython
@@ -41,8 +17,7 @@ from fastdqn._kernels cimport (
 import numpy as np
 
 cdef dict REWARD_CLIPS = {
-    "none": <int>RewardClip.kNone, "sign": <int>RewardClip.kSign, "clip": <int>RewardClip.kClip
-}
+    "none": <int>RewardClip.kNone, "sign": <int>RewardClip.kSign, "clip": <int>RewardClip.kClip}
 
 
 cdef _choice(str name, value, choices):
@@ -53,10 +28,8 @@ cdef _choice(str name, value, choices):
 
 @cython.final
 cdef class AtariStepper:
-    """Steps one emulator and writes preprocessed frames into the caller's buffers.
-
-    What the last step did is read from the attributes; `reward` is raw.
-    """
+    """Steps one emulator and writes preprocessed frames into the caller's buffers. What the last
+    step did is read from the attributes; `reward` is raw."""
 
     cdef readonly double reward
     cdef readonly float learning_reward
@@ -82,11 +55,9 @@ cdef class AtariStepper:
                  fire_action=None, frame_skip=4, sticky_actions=0.0, life_loss="terminal",
                  life_loss_penalty=-1.0, reward_clip="sign", reward_clip_at="step",
                  max_episode_frames=108_000):
-        if frame_skip < 1 or max_episode_frames < 1:
-            raise ValueError("frame_skip and max_episode_frames must be at least 1, got "
-                             f"{frame_skip} and {max_episode_frames}")
-        if not 0.0 <= sticky_actions <= 1.0:
-            raise ValueError(f"sticky_actions must be a probability, 0 to 1, got {sticky_actions}")
+        if frame_skip < 1 or max_episode_frames < 1 or not 0 <= sticky_actions <= 1:
+            raise ValueError("expected frame_skip >= 1, max_episode_frames >= 1 and sticky_actions "
+                             f"of 0 to 1, got {frame_skip}, {max_episode_frames}, {sticky_actions}")
         self.sticky_below = round(sticky_actions * 2**32)
         self.seed(0)
         cdef ResizeShape shape
@@ -96,12 +67,9 @@ cdef class AtariStepper:
         self.screens.reset(new GreyScreens(shape.source_height * shape.source_width))
         self.numbers = self.numbers_array = np.zeros(screen_shape, dtype=np.uint8)
         self.greys = self.greys_array = np.zeros(screen_shape, dtype=np.uint8)
-        self.act = emulator.act
-        self.game_over = emulator.game_over
-        self.get_lives = emulator.lives
-        self.reset_game = emulator.reset_game
-        self.get_numbers = emulator.getScreen
-        self.get_greys = emulator.getScreenGrayscale
+        self.act, self.game_over = emulator.act, emulator.game_over
+        self.get_lives, self.reset_game = emulator.lives, emulator.reset_game
+        self.get_numbers, self.get_greys = emulator.getScreen, emulator.getScreenGrayscale
         self.actions = tuple(actions)
         self.noop_action = self.held_action = noop_action
         self.fire_index = -1 if fire_action is None else self.actions.index(fire_action)
@@ -120,21 +88,16 @@ cdef class AtariStepper:
 
     def save_state(self):
         """All that decides what follows beside the emulator's own state, as JSON can hold it."""
-        return {
-            "lives": self.lives,
-            "episode_frames": self.episode_frames,
-            "fire_pending": self.fire_pending,
-            "ended": self.ended,
-            # Its place in `actions`: the no-op, which may not be one of them, is the place behind.
-            "held_action": (*self.actions, self.noop_action).index(self.held_action),
-            "sticky_seed": dereference(self.sticks).seed(),
-            "sticky_draws": dereference(self.sticks).position(),
-        }
+        # The action's place in `actions`: the no-op, which may not be one of them, is behind them.
+        held = (*self.actions, self.noop_action).index(self.held_action)
+        sticky = [dereference(self.sticks).seed(), dereference(self.sticks).position()]
+        return dict(lives=self.lives, episode_frames=self.episode_frames, ended=self.ended,
+                    fire_pending=self.fire_pending, held_action=held, sticky=sticky)
 
     def load_state(self, state):
         """Goes on from such a state; what the last step did is not part of it."""
         self.held_action = (*self.actions, self.noop_action)[state["held_action"]]
-        self.sticks.reset(new CounterRng(state["sticky_seed"], state["sticky_draws"]))
+        self.sticks.reset(new CounterRng(state["sticky"][0], state["sticky"][1]))
         self.lives, self.episode_frames = state["lives"], state["episode_frames"]
         self.fire_pending, self.ended = state["fire_pending"], state["ended"]
 
@@ -184,22 +147,18 @@ cdef class AtariStepper:
         if not self.clip_frames:
             learning_reward = clip_reward(self.reward_clip, reward)
         self._write(frames % 2, 1 if frames == 1 else 1 - frames % 2, out)
-        self.frames_used = frames
-        self.reward = reward
+        self.frames_used, self.reward = frames, reward
         self.learning_reward = <float>(learning_reward + self.penalty * lost)
         self.life_lost = lost > 0 and self.lost_life_is_terminal
         self.fire_pending = lost > 0 and self.fire_index >= 0
 
     cdef int _start(self) except -1:
         self.reset_game()
-        self.held_action = self.noop_action
-        self.episode_frames = 0
+        self.held_action, self.episode_frames = self.noop_action, 0
         return 0
 
     cdef double _act(self, action) except? -1:
         """Plays one frame of `action`, or of the last one where that sticks; its reward."""
-        if self.sticky_below == 0:
-            return self.act(action)
         if dereference(self.sticks).next() >= self.sticky_below:
             self.held_action = action
         return self.act(self.held_action)
@@ -238,4 +197,3 @@ cdef class AtariStepper:
         if out.shape[0] != self.height or out.shape[1] != self.width:
             raise ValueError(f"expected a frame of {self.height}x{self.width} pixels, "
                              f"got {out.shape[0]}x{out.shape[1]}")
-        return 0

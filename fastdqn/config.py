@@ -150,7 +150,7 @@ class Config:
     longer than the run: no evaluations."""
     evaluation_episodes: int | None = 10
     """Games of an evaluation; none: as many as its frames allow."""
-    evaluation_frames: int | None = 150_000
+    evaluation_frames: int | None = 100_000
     """Frames of all games of an evaluation, after which the last is interrupted; none: no limit."""
 
     # When it ends: whichever comes first.

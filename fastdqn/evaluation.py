@@ -36,7 +36,7 @@ def evaluate(
     epsilon: float | None = None,
     seed: int = 0,
     env_fn: EnvFunction | None = None,
-    side_by_side: int = 8,
+    side_by_side: int = 4,
     stop: Callable[[], bool] = lambda: False,
     on_game: Callable[[Game], None] = lambda game: None,
     spectator: Spectator | None = None,
@@ -251,7 +251,7 @@ class Policy:
     depend on the size of a batch, but not on what else is in it, nor on the place in it.
     """
 
-    _BLOCK = 8
+    _BLOCK = 4
 
     def __init__(
         self, agent: Agent, epsilon: float | None, spectator: Spectator | None = None

@@ -97,8 +97,11 @@ def test_csv_files(tmp_path: Path) -> None:
         (row,) = csv.DictReader(file)
     assert list(row.values()) == ["4", "16", "0", "3", "2", "8", "1"]
     writer.close()
-    with pytest.raises(FileExistsError):
-        CsvWriter(tmp_path)
+    again = CsvWriter(tmp_path)  # as a run that is resumed
+    again.write(make_report(steps=2_000))
+    again.close()
+    with (tmp_path / "progress.csv").open() as file:
+        assert [row["steps"] for row in csv.DictReader(file)] == ["1000", "2000"]
 
 
 def test_tensorboards_axis_is_steps(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -60,10 +62,18 @@ StackLayout layout(bool channels_last) {
   return channels_last ? StackLayout::kChannelsLast : StackLayout::kPlanar;
 }
 
+std::string directory_argument(const std::optional<std::filesystem::path>& directory) {
+  if (!directory) return {};
+  if (directory->empty()) throw py::value_error("directory is empty; expected a folder or None");
+  return directory->string();
+}
+
 std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, py::handle dtype,
                                    py::handle num_envs, py::handle stack, py::handle n_step,
                                    double discount, py::handle padding, py::handle reward_clip,
-                                   py::handle eviction, py::handle storage, py::handle seed) {
+                                   py::handle eviction, py::handle storage,
+                                   const std::optional<std::filesystem::path>& directory,
+                                   py::handle seed) {
   return std::make_unique<ReplayMemory>(ReplayConfig{
       .capacity = integer_argument(capacity, "capacity"),
       .frame = {shape_argument(frame_shape), dtype_argument(dtype)},
@@ -74,6 +84,7 @@ std::unique_ptr<ReplayMemory> make(py::handle capacity, py::handle frame_shape, 
       .padding = kPaddings.value(padding),
       .reward_clip = kRewardClips.value(reward_clip),
       .storage = kStorages.value(storage),
+      .directory = directory_argument(directory),
       .eviction = kEvictions.value(eviction),
       .seed = seed_argument(seed),
   });
@@ -301,6 +312,8 @@ Parameters
     eviction     which frames go when the memory is full: the oldest ("fifo"), or those of a block
                  of consecutive ones drawn at random ("random"), so that any age may survive
     storage      "raw", or "compressed": without loss, as what changed from frame to frame
+    directory    folder for files that hold the frames, mapped into memory, so that they may be
+                 more than memory holds; None keeps them in memory
     seed         of the sampling and of random eviction, 0 to 2**64 - 1
 
 A setting out of range is a ValueError, one of a wrong type a TypeError, and more memory than
@@ -313,8 +326,9 @@ those run side by side; none holds the GIL while it copies frames.)");
            py::arg("dtype") = "uint8", py::kw_only(), py::arg("num_envs") = 1,
            py::arg("stack") = 4, py::arg("n_step") = 1, py::arg("discount") = 0.99,
            py::arg("padding") = "zero", py::arg("reward_clip") = "sign",
-           py::arg("eviction") = "fifo", py::arg("storage") = "raw", py::arg("seed") = 0,
-           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", eviction="fifo", storage="raw", seed=0)
+           py::arg("eviction") = "fifo", py::arg("storage") = "raw",
+           py::arg("directory") = py::none(), py::arg("seed") = 0,
+           R"(__init__(self, capacity, frame_shape=(84, 84), dtype="uint8", *, num_envs=1, stack=4, n_step=1, discount=0.99, padding="zero", reward_clip="sign", eviction="fifo", storage="raw", directory=None, seed=0)
 --
 
 See the class.)")
@@ -485,18 +499,63 @@ place once it is on the disk: path is at every moment what it was or complete. b
 wait until it is done. OSError where the system refuses.)")
       .def_static(
           "load",
-          [](const std::filesystem::path& path) {
+          [](const std::filesystem::path& path, py::handle storage,
+             const std::optional<std::filesystem::path>& directory) {
+            const ReplayMemory::Place place{
+                storage.is_none() ? std::nullopt : std::optional(kStorages.value(storage)),
+                directory_argument(directory)};
             const NoGil no_gil;
-            return ReplayMemory::load(path.string());
+            return ReplayMemory::load(path.string(), place);
           },
-          py::arg("path"),
-          R"(load(path)
+          py::arg("path"), py::kw_only(), py::arg("storage") = py::none(),
+          py::arg("directory") = py::none(),
+          R"(load(path, *, storage=None, directory=None)
 --
 
 Read a memory that save wrote.
 
+storage and directory say how to hold its frames now, whatever was saved; None is as they were
+held, and in memory.
+
 ValueError names the file and what is wrong where it is damaged in any way; OSError where it
-cannot be read; MemoryError where its capacity is too much for this machine.)");
+cannot be read; MemoryError where its capacity is too much for this machine.)")
+      .def("flush", &ReplayMemory::flush, py::call_guard<NoGil>(),
+           R"(flush(self)
+--
+
+Leave the memory in its directory so that open finds it, as it is now, until it next changes.
+
+Returns once that would survive a power cut. Without a directory it does nothing. OSError where
+the system refuses.)")
+      .def("close", &ReplayMemory::close, py::call_guard<NoGil>(),
+           R"(close(self)
+--
+
+Flush, and let go of the frames and of the directory. Batches that were handed out stay.
+
+Whatever needs the frames is a ValueError from then on; closing again does nothing. A memory that
+is deleted is closed too, but a failure then goes unseen. Also the end of a with block.)")
+      .def("__enter__", [](py::object self) { return self; })
+      .def(
+          "__exit__",
+          [](ReplayMemory& self, const py::args&) {
+            const NoGil no_gil;
+            self.close();
+          })
+      .def_static(
+          "open",
+          [](const std::filesystem::path& directory) {
+            const NoGil no_gil;
+            return ReplayMemory::open(directory.string());
+          },
+          py::arg("directory"),
+          R"(open(directory)
+--
+
+The memory that was closed in a directory, which goes on exactly as it would have.
+
+ValueError where none was closed there or where its files are damaged; OSError where another
+process has it open.)");
 
   memory
       .def_property_readonly(
@@ -507,7 +566,11 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
           },
           "Frames stored now, over all environments.")
       .def_property_readonly(
-          "nbytes", &ReplayMemory::nbytes,
+          "nbytes",
+          [](const ReplayMemory& self) {
+            const NoGil no_gil;
+            return self.nbytes();
+          },
           "Bytes that the full memory takes at most; the system commits them as frames arrive.")
       .def_property_readonly(
           "nbytes_now",
@@ -557,6 +620,12 @@ cannot be read; MemoryError where its capacity is too much for this machine.)");
       .def_property_readonly(
           "storage", of_config([](const ReplayConfig& c) { return kStorages.name(c.storage); }),
           "How frames are held: \"raw\" or \"compressed\".")
+      .def_property_readonly(
+          "directory", of_config([](const ReplayConfig& c) -> std::optional<std::string> {
+            if (c.directory.empty()) return std::nullopt;
+            return c.directory;
+          }),
+          "Folder of the files that hold the frames; None where they are in memory.")
       .def_property_readonly("seed", of_config([](const ReplayConfig& c) { return c.seed; }),
                              "Seed of the sampling and of random eviction.");
 }

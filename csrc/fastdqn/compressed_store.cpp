@@ -38,6 +38,12 @@ constexpr std::size_t kMostFrame = std::size_t{1} << 28;     // bytes
 constexpr std::size_t kSpareSegments = 4;
 constexpr std::size_t kSparePart = 4;
 
+// Sections of an index.
+constexpr const char* kSegmentsSection = "segments";
+constexpr const char* kPlacesSection = "places";
+constexpr const char* kReferencesSection = "slots";
+constexpr std::uint64_t kFree = ~std::uint64_t{0};  // in the place of a segment's bytes
+
 struct Group {
   std::uint32_t segment = kNone;  // or kOpen
   std::uint32_t place = 0;        // in the segment, in bytes; of an open one, its environment
@@ -77,10 +83,9 @@ class CompressedStore final : public FrameStore {
  public:
   CompressedStore(std::size_t capacity, const FrameGeometry& frame, std::size_t num_envs,
                   std::unique_ptr<Backing> backing, FrameCodec::InstructionSet instruction_set)
-      : FrameStore(capacity, frame.nbytes()),
+      : FrameStore(capacity, frame.nbytes(), std::move(backing)),
         codec_(frame, instruction_set),
         segment_nbytes_(segment_nbytes_for(codec_, capacity)),
-        backing_(std::move(backing)),
         references_(capacity, kNone),
         open_(num_envs),
         open_group_(num_envs, kNone),
@@ -204,18 +209,26 @@ class CompressedStore final : public FrameStore {
   }
 
   void prefetch_early(const Slot* slots, std::size_t count) const noexcept override {
-    for_each_group(slots, count, [](const FrameGroup& group, std::size_t, std::size_t) {
-      group.prefetch_lengths();
+    for_each_group(slots, count, [&](const Group& group, std::size_t, std::size_t) {
+      closed(group).prefetch_lengths();
     });
   }
 
   void prefetch(const Slot* slots, std::size_t count) const noexcept override {
-    for_each_group(slots, count, [](const FrameGroup& group, std::size_t first, std::size_t run) {
-      group.prefetch(first, run);
+    for_each_group(slots, count, [&](const Group& group, std::size_t first, std::size_t run) {
+      closed(group).prefetch(first, run);
+    });
+  }
+
+  void read_ahead(const Slot* slots, std::size_t count) const noexcept override {
+    for_each_group(slots, count, [&](const Group& group, std::size_t, std::size_t) {
+      backing().read_ahead(closed(group).data(), group.nbytes);
     });
   }
 
   void save(SnapshotWriter& writer, std::size_t num_frames) const override;
+  void save_index(SnapshotWriter& writer) override;
+  void load_index(SnapshotReader& reader, std::size_t num_frames) override;
   void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) override;
   const FrameCodec& codec() const noexcept override { return codec_; }
   void check_invariants(std::size_t num_frames) const override;
@@ -265,7 +278,7 @@ class CompressedStore final : public FrameStore {
       const Reference first = references_[slots[k]];
       const Group& group = groups_[first / kGroupFrames];
       const std::size_t run = run_length(slots + k, count - k);
-      if (group.segment != kOpen) visit(closed(group), place_of(first), run);
+      if (group.segment != kOpen) visit(group, place_of(first), run);
       k += run;
     }
   }
@@ -323,18 +336,20 @@ class CompressedStore final : public FrameStore {
   void reserve_segments(std::size_t needed) {
     const std::size_t most = sizeof(GroupHeader) + FrameGroup::max_nbytes(codec_);
     const std::size_t wanted = needed / (room() - most) + 2 + 1;
-    while (free_.size() < wanted) {
-      const std::size_t count =
-          std::clamp(segments_.size() / 8, wanted - free_.size(), std::max(wanted, kMostSegments));
-      segments_.reserve(segments_.size() + count);
-      free_.reserve(segments_.size() + count);
-      std::byte* data = backing_->extend(count * segment_nbytes_);
-      for (std::size_t k = count; k-- > 0;) {
-        free_.push_back(static_cast<std::uint32_t>(segments_.size() + k));
-      }
-      for (std::size_t k = 0; k < count; ++k) {
-        segments_.push_back({.data = data + k * segment_nbytes_});
-      }
+    if (free_.size() >= wanted) return;
+    add_segments(
+        std::clamp(segments_.size() / 8, wanted - free_.size(), std::max(wanted, kMostSegments)));
+  }
+
+  void add_segments(std::size_t count) {
+    segments_.reserve(segments_.size() + count);
+    free_.reserve(segments_.size() + count);
+    std::byte* data = backing().extend(count * segment_nbytes_);
+    for (std::size_t k = count; k-- > 0;) {
+      free_.push_back(static_cast<std::uint32_t>(segments_.size() + k));
+    }
+    for (std::size_t k = 0; k < count; ++k) {
+      segments_.push_back({.data = data + k * segment_nbytes_});
     }
   }
 
@@ -343,13 +358,14 @@ class CompressedStore final : public FrameStore {
     if (current_ == kNone || segments_[current_].used + nbytes > room()) {
       if (current_ != kNone) {
         const std::uint32_t full = std::exchange(current_, kNone);
-        backing_->written(segments_[full].data, segment_nbytes_);
+        backing().written(segments_[full].data, segment_nbytes_);
         if (segments_[full].live == 0) free_segment(full);
       }
       current_ = free_.back();
       free_.pop_back();
       segments_[current_].in_use = true;
       ++num_in_use_;
+      backing().read_ahead(segments_[current_].data, segment_nbytes_);
     }
     return segments_[current_].data + segments_[current_].used;
   }
@@ -392,7 +408,6 @@ class CompressedStore final : public FrameStore {
 
   const FrameCodec codec_;
   const std::size_t segment_nbytes_;
-  const std::unique_ptr<Backing> backing_;
   std::vector<Reference> references_;  // by slot
   std::vector<Group> groups_;
   std::vector<std::uint32_t> unused_groups_;
@@ -452,6 +467,92 @@ void CompressedStore::save(SnapshotWriter& writer, std::size_t num_frames) const
     writer.write_piece(data, saved.nbytes);
   });
   writer.end_section();
+}
+
+void CompressedStore::save_index(SnapshotWriter& writer) {
+  for (std::uint32_t env = 0; env < open_.size(); ++env) {
+    if (open_[env].frames() == 0) continue;
+    reserve_segments(sizeof(GroupHeader) + open_[env].nbytes_at_most(codec_));
+    close_group(env);
+  }
+  if (segments_.empty()) add_segments(1);  // there is a file to open
+  backing().sync();
+  std::vector<std::uint64_t> used;
+  for (const Segment& segment : segments_) used.push_back(segment.in_use ? segment.used : kFree);
+  writer.write_section(kSegmentsSection, used.data(), used.size() * sizeof(used[0]));
+  writer.write_section(kPlacesSection, groups_.data(), groups_.size() * sizeof(Group));
+  writer.write_section(kReferencesSection, references_.data(),
+                       references_.size() * sizeof(Reference));
+}
+
+/// Believes nothing: what a damaged file leads to has to stay within its bounds.
+void CompressedStore::load_index(SnapshotReader& reader, std::size_t num_frames) {
+  const auto require = [&](bool holds, const char* what) {
+    if (!holds) throw SnapshotError(reader.path(), what);
+  };
+  const std::size_t num_segments = reader.section_nbytes(kSegmentsSection) / sizeof(std::uint64_t);
+  std::vector<std::uint64_t> used(num_segments);
+  reader.read_section(kSegmentsSection, used.data(), num_segments * sizeof(used[0]));
+  const std::size_t num_groups = reader.section_nbytes(kPlacesSection) / sizeof(Group);
+  require(num_groups <= kMaxFrames, "there are more groups of frames than can be");
+  groups_.resize(num_groups);
+  unused_groups_.reserve(groups_.capacity());
+  reader.read_section(kPlacesSection, groups_.data(), num_groups * sizeof(Group));
+  reader.read_section(kReferencesSection, references_.data(),
+                      references_.size() * sizeof(Reference));
+  std::vector<std::size_t> live(num_groups);
+  for (std::size_t slot = 0; slot < capacity(); ++slot) {
+    require((references_[slot] != kNone) == (slot < num_frames), "a frame is stored nowhere");
+    if (references_[slot] == kNone) continue;
+    const std::uint32_t number = references_[slot] / kGroupFrames;
+    require(number < num_groups && place_of(references_[slot]) < groups_[number].frames,
+            "a frame's group does not exist");
+    ++live[number];
+  }
+  if (num_segments > 0) add_segments(num_segments);
+  free_.clear();
+  for (std::uint32_t number = 0; number < num_segments; ++number) {
+    Segment& segment = segments_[number];
+    if (used[number] == kFree) {
+      free_.push_back(number);
+      continue;
+    }
+    require(used[number] <= room(), "a segment is overfull");
+    segment.used = segment.touched = static_cast<std::size_t>(used[number]);
+    segment.in_use = true;
+    ++num_in_use_;
+    // What empties segments follows the groups from one to the next.
+    std::size_t place = 0;
+    while (place < segment.used) {
+      GroupHeader header;
+      require(segment.used - place >= sizeof(header), "a segment has no end");
+      std::memcpy(&header, segment.data + place, sizeof(header));
+      require(header.group < num_groups && header.nbytes <= segment.used - place - sizeof(header),
+              "the frames' file is not what the index says");
+      place += sizeof(header) + header.nbytes;
+    }
+  }
+  for (std::uint32_t number = 0; number < num_groups; ++number) {
+    Group& group = groups_[number];
+    require(group.live == live[number], "a group has lost count of its frames");
+    if (group.live == 0) {
+      unused_groups_.push_back(number);
+      continue;
+    }
+    require(group.segment < num_segments && segments_[group.segment].in_use,
+            "a group lies nowhere");
+    Segment& segment = segments_[group.segment];
+    GroupHeader header{};
+    require(sizeof(header) + group.nbytes <= segment.used &&
+                group.place <= segment.used - sizeof(header) - group.nbytes,
+            "a group lies outside its segment");
+    std::memcpy(&header, segment.data + group.place, sizeof(header));
+    require(header.group == number && header.nbytes == group.nbytes &&
+                closed(group).is_valid(group.nbytes),
+            "the frames' file is not what the index says");
+    segment.live += sizeof(header) + group.nbytes;
+    live_nbytes_ += sizeof(header) + group.nbytes;
+  }
 }
 
 void CompressedStore::adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) {

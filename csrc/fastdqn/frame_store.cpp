@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kPrefetchedLines = 8;
+constexpr std::size_t kStretch = std::size_t{2} << 20;  // bytes that go to a file together
+
+constexpr const char* kRawPlacesSection = "inplace";
 
 std::size_t total_nbytes(std::size_t capacity, std::size_t frame_nbytes) {
   if (capacity >= std::numeric_limits<std::ptrdiff_t>::max() / frame_nbytes) {
@@ -28,10 +31,9 @@ std::size_t total_nbytes(std::size_t capacity, std::size_t frame_nbytes) {
 class RawStore final : public FrameStore {
  public:
   RawStore(std::size_t capacity, const FrameGeometry& frame, std::unique_ptr<Backing> backing)
-      : FrameStore(capacity, frame.nbytes()),
+      : FrameStore(capacity, frame.nbytes(), std::move(backing)),
         codec_(frame, FrameCodec::best_instruction_set()),
-        backing_(std::move(backing)),
-        data_(backing_->extend(total_nbytes(capacity, frame.nbytes()))),
+        data_(this->backing().extend(total_nbytes(capacity, frame.nbytes()))),
         zeros_(frame.nbytes()) {}
 
   std::size_t nbytes() const noexcept override { return capacity() * frame_nbytes(); }
@@ -46,6 +48,9 @@ class RawStore final : public FrameStore {
 
   void write(Slot slot, std::uint32_t, const std::byte* source) noexcept override {
     std::memcpy(place(slot), source, frame_nbytes());
+    const std::size_t begin = slot * frame_nbytes() / kStretch;
+    const std::size_t end = (slot + std::size_t{1}) * frame_nbytes() / kStretch;
+    if (begin != end) leave_stretch(begin, end);
   }
 
   void release(Slot) noexcept override {}
@@ -79,6 +84,25 @@ class RawStore final : public FrameStore {
 #endif
   }
 
+  void read_ahead(const Slot* slots, std::size_t count) const noexcept override {
+    for (std::size_t k = 0; k < count;) {
+      std::size_t run = 1;
+      if (slots[k] != kNoSlot) {
+        while (k + run < count && slots[k + run] == slots[k] + run) ++run;
+        backing().read_ahead(place(slots[k]), run * frame_nbytes());
+      }
+      k += run;
+    }
+  }
+
+  void save_index(SnapshotWriter& writer) override {
+    backing().sync();
+    writer.write_section(kRawPlacesSection, nullptr, 0);
+  }
+  void load_index(SnapshotReader& reader, std::size_t) override {
+    reader.read_section(kRawPlacesSection, nullptr, 0);
+  }
+
   void save(SnapshotWriter& writer, std::size_t num_frames) const override {
     writer.write_section(kRawFramesSection, data_, num_frames * frame_nbytes());
   }
@@ -93,13 +117,20 @@ class RawStore final : public FrameStore {
   void check_invariants(std::size_t) const override {}
 
  private:
+  /// What was written may go to its file, and what is overwritten next is fetched: half a page can
+  /// only be written to once the page is there.
+  void leave_stretch(std::size_t begin, std::size_t end) noexcept {
+    backing().written(data_ + begin * kStretch, (end - begin) * kStretch);
+    const std::size_t next = std::min((end + 1) * kStretch, nbytes());
+    backing().read_ahead(data_ + next, std::min(kStretch, nbytes() - next));
+  }
+
   std::byte* place(Slot slot) const noexcept { return data_ + slot * frame_nbytes(); }
   const std::byte* frame(Slot slot) const noexcept {
     return slot == kNoSlot ? zeros_.data() : place(slot);
   }
 
   const FrameCodec codec_;
-  const std::unique_ptr<Backing> backing_;
   std::byte* const data_;
   const std::vector<std::byte> zeros_;
 };

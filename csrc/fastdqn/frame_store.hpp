@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "fastdqn/backing.hpp"
 #include "fastdqn/frame_codec.hpp"
@@ -84,6 +85,18 @@ class FrameStore {
   /// form.
   virtual void save(SnapshotWriter& writer, std::size_t num_frames) const = 0;
 
+  /// Leaves everything in the backing, safe from a power cut, and writes to a snapshot how to find
+  /// it there. Excludes all other calls. Throws std::system_error.
+  virtual void save_index(SnapshotWriter& writer) = 0;
+
+  /// The opposite, for a new store on a backing that has kept its bytes. Throws SnapshotError where
+  /// they cannot be what was saved.
+  virtual void load_index(SnapshotReader& reader, std::size_t num_frames) = 0;
+
+  /// Asks for frames of a backing that is far, and does not wait for them.
+  virtual void read_ahead(const Slot* slots, std::size_t count) const noexcept = 0;
+  bool is_far() const noexcept { return backing_->is_far(); }
+
   /// Puts the frames of a valid group into slots that hold none (kNoSlot: is not wanted). Throws as
   /// reserve does.
   virtual void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) = 0;
@@ -96,12 +109,16 @@ class FrameStore {
   virtual void check_invariants(std::size_t num_frames) const = 0;
 
  protected:
-  FrameStore(std::size_t capacity, std::size_t frame_nbytes) noexcept
-      : capacity_(capacity), frame_nbytes_(frame_nbytes) {}
+  FrameStore(std::size_t capacity, std::size_t frame_nbytes,
+             std::unique_ptr<Backing> backing) noexcept
+      : capacity_(capacity), frame_nbytes_(frame_nbytes), backing_(std::move(backing)) {}
+
+  Backing& backing() const noexcept { return *backing_; }
 
  private:
   const std::size_t capacity_;
   const std::size_t frame_nbytes_;
+  const std::unique_ptr<Backing> backing_;
 };
 
 /// Throws OutOfMemory or std::system_error where the backing does.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace fastdqn {
@@ -33,13 +35,28 @@ std::vector<SlotRecord> new_records(std::size_t capacity) try {
                     " frames");
 }
 
-std::unique_ptr<FrameStore> new_store(const ReplayConfig& config) {
+std::unique_ptr<FrameStore> new_store(const ReplayConfig& config, const Folder* folder,
+                                      bool keep) {
+  auto backing =
+      folder == nullptr ? anonymous_backing() : file_backing(folder->frames_path(), keep);
   const auto capacity = static_cast<std::size_t>(config.capacity);
   if (config.storage == Storage::kRaw) {
-    return raw_store(capacity, config.frame, anonymous_backing());
+    return raw_store(capacity, config.frame, std::move(backing));
   }
   return compressed_store(capacity, config.frame, static_cast<std::size_t>(config.num_envs),
-                          anonymous_backing(), FrameCodec::best_instruction_set());
+                          std::move(backing), FrameCodec::best_instruction_set());
+}
+
+/// The folder for a new memory; none where it has no directory.
+std::unique_ptr<Folder> new_folder(const ReplayConfig& config) {
+  if (config.directory.empty()) return nullptr;
+  auto folder = std::make_unique<Folder>(config.directory);
+  if (folder->has_index()) {
+    throw std::system_error(EEXIST, std::generic_category(),
+                            config.directory + ": holds a replay memory already; open it, or "
+                            "remove the folder");
+  }
+  return folder;
 }
 
 std::vector<double> powers(double base, std::int64_t highest) {
@@ -114,15 +131,50 @@ ReplayConfig checked_config(ReplayConfig config) {
 }
 
 ReplayMemory::ReplayMemory(ReplayConfig config)
+    : ReplayMemory(config, new_folder(checked_config(config)), false) {}
+
+ReplayMemory::ReplayMemory(ReplayConfig config, std::unique_ptr<Folder> folder, bool keep)
     : config_(checked_config(std::move(config))),
       pool_(std::make_shared<BufferPool>(kPooledNbytes)),
       discount_powers_(powers(config_.discount, config_.n_step)),
-      store_(new_store(config_)),
+      folder_(std::move(folder)),
+      store_(new_store(config_, folder_.get(), keep)),
       records_(new_records(capacity())),
       envs_(static_cast<std::size_t>(config_.num_envs)),
       order_(new_order(config_)),
       rng_(config_.seed) {
   drawable_.reserve(capacity());
+}
+
+ReplayMemory::~ReplayMemory() {
+  try {
+    close();
+  } catch (...) {  // the folder is then one that was not closed
+  }
+}
+
+void ReplayMemory::check_open() const {
+  if (store_ == nullptr) throw std::invalid_argument("the replay memory is closed");
+}
+
+/// All that can fail of storing a frame of each of `envs`.
+void ReplayMemory::prepare_to_write(std::span<const std::int64_t> envs) {
+  if (std::exchange(index_is_right_, false)) folder_->remove_index();
+  store_->reserve(envs);
+}
+
+void ReplayMemory::flush() {
+  const std::lock_guard lock(mutex_);
+  check_open();
+  flush_frames();
+}
+
+void ReplayMemory::close() {
+  const std::lock_guard lock(mutex_);
+  if (store_ == nullptr) return;
+  flush_frames();
+  store_.reset();
+  folder_.reset();
 }
 
 // -- writing ----------------------------------------------------------------------------------
@@ -149,8 +201,9 @@ void ReplayMemory::check_named_once(std::span<const std::int64_t> envs) {
 
 void ReplayMemory::begin(std::span<const std::int64_t> envs, FrameRows frames) {
   const std::lock_guard lock(mutex_);
+  check_open();
   check_named_once(envs);
-  store_->reserve(envs);
+  prepare_to_write(envs);
   for (std::size_t row = 0; row < envs.size(); ++row) {
     const auto number = static_cast<std::uint32_t>(envs[row]);
     Env& env = envs_[number];
@@ -176,6 +229,7 @@ void ReplayMemory::append(const StepRows& steps) {
     }
   }
   const std::lock_guard lock(mutex_);
+  check_open();
   check_named_once(steps.envs);
   for (const std::int64_t number : steps.envs) {
     const Phase phase = env_at(number).phase;
@@ -185,7 +239,7 @@ void ReplayMemory::append(const StepRows& steps) {
         (phase == Phase::kEnded ? ": its episode has ended" : ": no episode was begun") +
         "; call begin before append");
   }
-  store_->reserve(steps.envs);
+  prepare_to_write(steps.envs);
   for (std::size_t row = 0; row < steps.envs.size(); ++row) append_row(steps, row);
 }
 
@@ -305,6 +359,7 @@ bool ReplayMemory::can_be_drawn(Slot slot) const noexcept {
 void ReplayMemory::stacks_into(std::span<const std::int64_t> envs,
                                const StackTarget& target) const {
   const std::shared_lock lock(mutex_);
+  check_open();
   const auto fail = [](std::int64_t number, const char* what) {
     throw std::invalid_argument("environment " + std::to_string(number) + what);
   };
@@ -354,6 +409,7 @@ void ReplayMemory::check_target(const BatchTarget& target) const {
 
 /// With the lock held. Each draw asks for the record that is read next.
 void ReplayMemory::draw_slots(std::span<Slot> slots) {
+  check_open();
   if (drawable_.empty()) throw std::invalid_argument(why_nothing_can_be_drawn());
   const auto choices = static_cast<std::uint32_t>(drawable_.size());
   const std::lock_guard rng_lock(rng_mutex_);
@@ -368,7 +424,19 @@ ReplayMemory::Drawn ReplayMemory::draw(const BatchTarget& target) {
   check_target(target);
   Drawn drawn(*this, target);
   draw_slots(drawn.slots_);
+  read_ahead(drawn.slots_);
   return drawn;
+}
+
+/// Asks for all frames of the rows at once where they may be on a disk: all wait together then.
+void ReplayMemory::read_ahead(std::span<const Slot> slots) const noexcept {
+  if (!store_->is_far()) return;
+  Window window;
+  for (const Slot slot : slots) {
+    look_up(slot, window);
+    store_->read_ahead(window.frames.data(), stack() + (window.one_step ? 1 : 0));
+    if (!window.one_step) store_->read_ahead(window.later_frames.data(), stack());
+  }
 }
 
 void ReplayMemory::Drawn::gather(std::size_t first, std::size_t count) const {
@@ -412,6 +480,7 @@ void ReplayMemory::newest_slots_into(std::span<const std::int64_t> envs,
 void ReplayMemory::frames_into(std::span<const std::int64_t> slots,
                                const StackTarget& target) const {
   const std::shared_lock lock(mutex_);
+  check_open();
   for (const std::int64_t slot : slots) {
     if (slot >= 0 && static_cast<std::size_t>(slot) < stored()) continue;
     throw std::out_of_range("slot " + std::to_string(slot) + " holds no frame; expected 0 to " +
@@ -429,6 +498,7 @@ void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
   std::vector<Slot> slots;
   slots.reserve(indices.size());
   const std::shared_lock lock(mutex_);
+  check_open();
   for (const std::int64_t index : indices) {
     if (index < 0 || index >= config_.capacity) {
       throw std::out_of_range("index " + std::to_string(index) +
@@ -440,7 +510,9 @@ void ReplayMemory::gather_into(std::span<const std::int64_t> indices,
       throw std::invalid_argument("index " + std::to_string(index) +
                                   " cannot be drawn now; expected one of valid_indices()");
     }
+    store_->prefetch_slot(slots.back());
   }
+  read_ahead(slots);
   gather_rows(slots, target);
 }
 
@@ -576,19 +648,23 @@ std::vector<std::uint64_t> ReplayMemory::age_quantiles(std::span<const double> f
   return ages;
 }
 
-std::size_t ReplayMemory::nbytes() const noexcept {
+std::size_t ReplayMemory::nbytes() const {
+  const std::shared_lock lock(mutex_);
+  check_open();
   return store_->nbytes() + capacity() * kKnownNbytes + envs_.size() * sizeof(Env) +
          order_.nbytes();
 }
 
 std::size_t ReplayMemory::nbytes_now() const {
   const std::shared_lock lock(mutex_);
+  check_open();
   return store_->nbytes_now(stored()) + capacity() * sizeof(SlotRecord) +
          drawable_.size() * sizeof(Slot) + envs_.size() * sizeof(Env) + order_.nbytes();
 }
 
 double ReplayMemory::frame_nbytes_mean() const {
   const std::shared_lock lock(mutex_);
+  check_open();
   if (stored() == 0) return 0.0;
   return static_cast<double>(store_->frames_nbytes(stored())) / static_cast<double>(stored());
 }
@@ -637,7 +713,7 @@ void ReplayMemory::check_invariants() const {
   order_.check();
   for (std::size_t slot = 0; slot < stored(); ++slot) check_links(static_cast<Slot>(slot));
   check_envs();
-  store_->check_invariants(stored());
+  if (store_ != nullptr) store_->check_invariants(stored());
   if (drawable_.size() > stored()) fail("slot", stored(), "more are listed than stored");
   for (std::size_t position = 0; position < drawable_.size(); ++position) {
     const Slot slot = drawable_[position];

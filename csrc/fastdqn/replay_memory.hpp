@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 namespace fastdqn {
 
 class SnapshotReader;
+class SnapshotWriter;
 
 /// What a replay memory is made with. Defaults are the Python side's.
 struct ReplayConfig {
@@ -34,6 +36,7 @@ struct ReplayConfig {
   Padding padding;
   RewardClip reward_clip;
   Storage storage;
+  std::string directory;  // for files that hold the frames; empty: they are in memory
   Eviction eviction;
   std::uint64_t seed;
 };
@@ -83,6 +86,7 @@ class ReplayMemory {
  public:
   /// Throws std::invalid_argument for a setting out of its range, OutOfMemory for too much.
   explicit ReplayMemory(ReplayConfig config);
+  ~ReplayMemory();
 
   const ReplayConfig& config() const noexcept { return config_; }
 
@@ -156,7 +160,7 @@ class ReplayMemory {
   std::vector<std::uint64_t> age_quantiles(std::span<const double> fractions) const;
 
   /// What the full memory takes, in bytes, whatever the frames are.
-  std::size_t nbytes() const noexcept;
+  std::size_t nbytes() const;
 
   /// What the frames that are stored now take, and what is known of them.
   std::size_t nbytes_now() const;
@@ -174,9 +178,27 @@ class ReplayMemory {
   /// every moment; see SnapshotWriter for what is thrown.
   void save(const std::string& path) const;
 
+  /// How a saved memory is to hold its frames, where not as it did.
+  struct Place {
+    std::optional<Storage> storage;
+    std::string directory;
+  };
+
   /// Reads such a file. Throws SnapshotError where it is damaged in any way, OutOfMemory where its
   /// capacity is too much for this machine.
-  static std::unique_ptr<ReplayMemory> load(const std::string& path);
+  static std::unique_ptr<ReplayMemory> load(const std::string& path, const Place& place);
+
+  /// Leaves a memory in a directory so that open finds it, through a power cut too, until it next
+  /// changes; one without does nothing. Throws std::system_error.
+  void flush();
+
+  /// Flushes and lets go of the frames and of the directory. All that would read or write frames
+  /// throws std::invalid_argument from then on. The destructor does the same but cannot complain.
+  void close();
+
+  /// The memory that was left in a directory. Throws SnapshotError where none was, or where its
+  /// files are damaged, std::system_error where another process is at work there.
+  static std::unique_ptr<ReplayMemory> open(const std::string& directory);
 
  private:
   friend struct ReplayMemoryTest;  // evicts frames anywhere, not just the oldest
@@ -199,6 +221,11 @@ class ReplayMemory {
     std::array<Slot, kMaxStack + 1> frames;
     std::array<Slot, kMaxStack> later_frames;
   };
+
+  ReplayMemory(ReplayConfig config, std::unique_ptr<Folder> folder, bool keep);
+  void check_open() const;
+  void prepare_to_write(std::span<const std::int64_t> envs);
+  void flush_frames();
 
   std::size_t stack() const noexcept { return static_cast<std::size_t>(config_.stack); }
   std::size_t stored() const noexcept { return order_.num_stored(); }  // in the first slots
@@ -223,11 +250,17 @@ class ReplayMemory {
   void check_target(const BatchTarget& target) const;
   std::string why_nothing_can_be_drawn() const;
   void look_up(Slot slot, Window& window) const noexcept;
+  void read_ahead(std::span<const Slot> slots) const noexcept;
   BufferPool::Buffer scratch_for(StackLayout layout) const;
   void prefetch_early(const Window& window) const noexcept;
   void prefetch(const Window& window) const noexcept;
   void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const;
   Batch new_batch(std::size_t rows, StackLayout layout) const;
+  template <class Fill>
+  void fill(Fill fill);
+  void write_all_but_frames(SnapshotWriter& writer) const;
+  static ReplayConfig read_config(SnapshotReader& reader);
+  void read_all_but_frames(SnapshotReader& reader);
   void load_frames(SnapshotReader& reader);
   void load_raw_frames(SnapshotReader& reader);
   void load_groups(SnapshotReader& reader);
@@ -239,7 +272,9 @@ class ReplayMemory {
   const std::vector<double> discount_powers_;  // discount^0 to discount^n_step
 
   mutable TurnstileMutex mutex_;  // shared to read what follows, exclusive to change it
-  const std::unique_ptr<FrameStore> store_;
+  std::unique_ptr<Folder> folder_;      // null where the frames are in memory
+  std::unique_ptr<FrameStore> store_;   // null once the memory is closed
+  bool index_is_right_ = false;         // of the folder
   std::vector<SlotRecord> records_;  // by slot
   std::vector<Slot> drawable_;       // in no order; each slot's record knows its position
   std::vector<Env> envs_;

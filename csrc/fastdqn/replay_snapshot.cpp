@@ -98,6 +98,7 @@ ReplayConfig restored(const SavedConfig& config, const std::string& path) {
       .padding = static_cast<Padding>(config.padding),
       .reward_clip = kSavedRewardClips[config.reward_clip],
       .storage = static_cast<Storage>(config.storage),
+      .directory = {},
       .eviction = static_cast<Eviction>(config.eviction),
       .seed = config.seed,
   };
@@ -114,14 +115,27 @@ void require_items(const SnapshotReader& reader, const char* name, std::uint64_t
                                          std::to_string(item_nbytes));
 }
 
+/// The same for all sections whose lengths follow from the settings and the state.
+void require_sections(SnapshotReader& reader, const ReplayConfig& config) {
+  SavedState state{};
+  reader.read_section(kStateName, &state, sizeof(state));
+  const std::uint64_t num_frames =
+      std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
+  require_items(reader, kEnvsName, static_cast<std::uint64_t>(config.num_envs), sizeof(SavedEnv));
+  require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
+  require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
+  if (state.num_drawable > num_frames) {
+    throw SnapshotError(reader.path(), "more can be drawn than is stored");
+  }
+}
+
 [[noreturn]] void fail(const char* noun, std::size_t number, const char* what) {
   throw std::logic_error(std::string(noun) + " " + std::to_string(number) + ": " + what);
 }
 
 }  // namespace
 
-void ReplayMemory::save(const std::string& path) const {
-  const std::shared_lock lock(mutex_);
+void ReplayMemory::write_all_but_frames(SnapshotWriter& writer) const {
   std::vector<SavedEnv> envs;
   for (const Env& env : envs_) {
     envs.push_back({env.newest, env.age, static_cast<std::uint8_t>(env.phase), 0});
@@ -134,15 +148,31 @@ void ReplayMemory::save(const std::string& path) const {
   }
   const std::span starts = order_.starts();
 
-  SnapshotWriter writer(path);
   writer.write_section(kConfigName, &config, sizeof(config));
   writer.write_section(kStateName, &state, sizeof(state));
   writer.write_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
   writer.write_section(kStartsName, starts.data(), starts.size_bytes());
   writer.write_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
+}
+
+void ReplayMemory::save(const std::string& path) const {
+  const std::shared_lock lock(mutex_);
+  check_open();
+  SnapshotWriter writer(path);
+  write_all_but_frames(writer);
   store_->save(writer, stored());
   writer.commit();
+}
+
+/// With the lock held.
+void ReplayMemory::flush_frames() {
+  if (folder_ == nullptr) return;
+  SnapshotWriter writer(folder_->index_path());
+  write_all_but_frames(writer);
+  store_->save_index(writer);
+  writer.commit();
+  index_is_right_ = true;
 }
 
 /// Frames in either form, whichever the store's own is.
@@ -206,49 +236,83 @@ void ReplayMemory::load_groups(SnapshotReader& reader) {
   stream.finish();
 }
 
-std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path) {
-  SnapshotReader reader(path);
-  SavedConfig saved_config{};
-  SavedState state{};
-  reader.read_section(kConfigName, &saved_config, sizeof(saved_config));
-  reader.read_section(kStateName, &state, sizeof(state));
-  try {
-    const ReplayConfig config = checked_config(restored(saved_config, path));
-    require_items(reader, kEnvsName, static_cast<std::uint64_t>(config.num_envs),
-                  sizeof(SavedEnv));
-    const std::uint64_t num_frames =
-        std::min(state.order.num_written, static_cast<std::uint64_t>(config.capacity));
-    require_items(reader, kRecordsName, num_frames, sizeof(SlotRecord));
-    require_items(reader, kDrawableName, state.num_drawable, sizeof(Slot));
-    if (state.num_drawable > num_frames) {
-      throw SnapshotError(path, "more can be drawn than is stored");
-    }
+ReplayConfig ReplayMemory::read_config(SnapshotReader& reader) {
+  SavedConfig config{};
+  reader.read_section(kConfigName, &config, sizeof(config));
+  return checked_config(restored(config, reader.path()));
+}
 
-    auto memory = std::make_unique<ReplayMemory>(config);
-    std::vector<SavedEnv> envs(memory->envs_.size());
-    reader.read_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
-    for (std::size_t number = 0; number < envs.size(); ++number) {
-      const auto& [newest, age, phase, unused] = envs[number];
-      if (phase > static_cast<std::uint8_t>(Phase::kEnded)) {
-        throw SnapshotError(path, "an environment is in a phase that means nothing");
-      }
-      memory->envs_[number] = {newest, age, static_cast<Phase>(phase), 0};
+void ReplayMemory::read_all_but_frames(SnapshotReader& reader) {
+  SavedState state{};
+  reader.read_section(kStateName, &state, sizeof(state));
+  std::vector<SavedEnv> envs(envs_.size());
+  reader.read_section(kEnvsName, envs.data(), envs.size() * sizeof(SavedEnv));
+  for (std::size_t number = 0; number < envs.size(); ++number) {
+    const auto& [newest, age, phase, unused] = envs[number];
+    if (phase > static_cast<std::uint8_t>(Phase::kEnded)) {
+      throw SnapshotError(reader.path(), "an environment is in a phase that means nothing");
     }
-    require_items(reader, kStartsName, memory->order_.num_blocks(), sizeof(std::uint64_t));
-    std::vector<std::uint64_t> starts(memory->order_.num_blocks());
-    reader.read_section(kStartsName, starts.data(), starts.size() * sizeof(starts[0]));
-    memory->order_.restore(state.order, starts);
-    memory->rng_ = CounterRng(config.seed, state.rng_position);
-    memory->drawable_.resize(static_cast<std::size_t>(state.num_drawable));
-    reader.read_section(kRecordsName, memory->records_.data(),
-                        memory->stored() * sizeof(SlotRecord));
-    reader.read_section(kDrawableName, memory->drawable_.data(),
-                        memory->drawable_.size() * sizeof(Slot));
-    memory->load_frames(reader);
-    memory->check_invariants();
+    envs_[number] = {newest, age, static_cast<Phase>(phase), 0};
+  }
+  std::vector<std::uint64_t> starts(order_.num_blocks());
+  reader.read_section(kStartsName, starts.data(), starts.size() * sizeof(starts[0]));
+  order_.restore(state.order, starts);
+  rng_ = CounterRng(config_.seed, state.rng_position);
+  drawable_.resize(static_cast<std::size_t>(state.num_drawable));
+  reader.read_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
+  reader.read_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
+}
+
+/// Where filling it fails, nothing of what was read so far is left in a folder.
+template <class Fill>
+void ReplayMemory::fill(Fill fill) try {
+  fill();
+  check_invariants();
+} catch (...) {
+  store_.reset();
+  throw;
+}
+
+std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path, const Place& place) {
+  SnapshotReader reader(path);
+  try {
+    ReplayConfig config = read_config(reader);
+    // Before anything is allocated for them.
+    require_sections(reader, config);
+    config.storage = place.storage.value_or(config.storage);
+    config.directory = place.directory;
+    auto memory = std::make_unique<ReplayMemory>(config);
+    memory->fill([&] {
+      memory->read_all_but_frames(reader);
+      memory->load_frames(reader);
+    });
     return memory;
   } catch (const std::logic_error& error) {
     throw SnapshotError(path, error.what());
+  }
+}
+
+std::unique_ptr<ReplayMemory> ReplayMemory::open(const std::string& directory) {
+  auto folder = std::make_unique<Folder>(directory);
+  if (!folder->has_index()) {
+    throw SnapshotError(directory, "no replay memory was closed in this folder, so that nobody "
+                                   "knows what its files hold");
+  }
+  SnapshotReader reader(folder->index_path());
+  try {
+    ReplayConfig config = read_config(reader);
+    require_sections(reader, config);
+    config.directory = directory;
+    std::unique_ptr<ReplayMemory> memory(
+        new ReplayMemory(std::move(config), std::move(folder), true));
+    memory->fill([&] {
+      memory->read_all_but_frames(reader);
+      memory->store_->load_index(reader, memory->stored());
+    });
+    memory->index_is_right_ = true;
+    return memory;
+  } catch (const std::logic_error& error) {
+    throw SnapshotError(reader.path(), error.what());
   }
 }
 

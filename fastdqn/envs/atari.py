@@ -1,8 +1,25 @@
 """One Atari game with the preprocessing of the DQN papers.
 
-The rules of a step live in the compiled stepper alone; this module chooses the settings, hands it
-an emulator whose own rules are off, and speaks gymnasium. Impossible settings and games that
-cannot be played are refused at construction.
+The rules of a step are carried out by the compiled stepper alone (`fastdqn._rollout`); this module
+chooses the settings, hands it an emulator whose own rules are off, and speaks gymnasium. Impossible
+settings and games that cannot be played are refused at construction.
+
+The rules:
+- The action is repeated `frame_skip` times; the step stops early where the game ends or the frame
+  limit is reached.
+- The frame is the pixel-wise maximum of the step's last two screens (its only screen where it ran
+  one frame), area-averaged. A reset's is its last screen alone.
+- It truncates where the emulator's frames since the reset, no-ops and FIRE included, reach the
+  limit.
+- `sticky_actions` is the probability, at every frame and drawn anew, that the action which the
+  frame before played is played instead (Machado et al. 2018); a new game starts with the no-op.
+- A life is lost in a frame in which the number of lives falls, one however far: some games clear
+  their counter at the end. `life_lost`: one was lost and `life_loss` is "terminal". With "penalty",
+  `life_loss_penalty` is added to the learning reward for each, after clipping.
+- With `fire_reset`, a reset plays FIRE for `frame_skip` frames after the no-ops, and the first step
+  after a life loss plays it in place of the given action.
+- A reset leaves at least one frame below the limit: no-ops and FIRE stop before it. Where the game
+  ends during them, another is started without no-ops.
 """
 
 from __future__ import annotations

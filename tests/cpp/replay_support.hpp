@@ -23,6 +23,7 @@ inline ReplayConfig small_config() {
           .padding = Padding::kZero,
           .reward_clip = RewardClip::kNone,
           .storage = storage_under_test,
+          .directory = {},
           .eviction = Eviction::kFifo,
           .seed = 1};
 }

@@ -64,7 +64,7 @@ void a_loaded_memory_continues() {
     play(memory, 0, 100);
     (void)sampled(memory);
     memory.save(path);
-    const auto loaded = ReplayMemory::load(path);
+    const auto loaded = ReplayMemory::load(path, {});
     CHECK(folder.num_files() == 1);
     CHECK(loaded->nbytes() == memory.nbytes());
     CHECK(loaded->num_frames() == memory.num_frames());
@@ -89,11 +89,12 @@ void all_settings_come_back() {
                                 .padding = padding,
                                 .reward_clip = clip,
                                 .storage = storage_under_test,
+                                .directory = {},
                                 .eviction = Eviction::kRandom,
                                 .seed = ~std::uint64_t{0}};
       const ReplayMemory memory(config);
       memory.save(folder / "memory");
-      const ReplayConfig loaded = ReplayMemory::load(folder / "memory")->config();
+      const ReplayConfig loaded = ReplayMemory::load(folder / "memory", {})->config();
       CHECK(loaded.capacity == config.capacity && loaded.frame.shape == config.frame.shape);
       CHECK(loaded.frame.dtype == config.frame.dtype && loaded.num_envs == config.num_envs);
       CHECK(loaded.stack == config.stack && loaded.n_step == config.n_step);
@@ -136,15 +137,15 @@ class Forgery {
 
   void refused(const char* part) {
     write();
-    CHECK_THROWS(ReplayMemory::load(path_), SnapshotError, part);
-    CHECK_THROWS(ReplayMemory::load(path_), SnapshotError, path_);
+    CHECK_THROWS(ReplayMemory::load(path_, {}), SnapshotError, part);
+    CHECK_THROWS(ReplayMemory::load(path_, {}), SnapshotError, path_);
   }
 
   /// Else every transition of what was loaded can be read.
   bool is_refused() {
     write();
     try {
-      const auto memory = ReplayMemory::load(path_);
+      const auto memory = ReplayMemory::load(path_, {});
       (void)memory->gather(memory->valid_indices(), StackLayout::kPlanar);
       return false;
     } catch (const SnapshotError&) {
@@ -291,9 +292,9 @@ void contradictions_are_refused() {
 void refusals_name_the_file() {
   const TemporaryFolder folder;
   write_file(folder / "memory", "hello");
-  CHECK_THROWS(ReplayMemory::load(folder / "memory"), SnapshotError, folder / "memory");
+  CHECK_THROWS(ReplayMemory::load(folder / "memory", {}), SnapshotError, folder / "memory");
   SnapshotWriter(folder / "memory").commit();
-  CHECK_THROWS(ReplayMemory::load(folder / "memory"), SnapshotError,
+  CHECK_THROWS(ReplayMemory::load(folder / "memory", {}), SnapshotError,
                "section \"config\" is missing");
 }
 
