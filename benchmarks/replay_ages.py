@@ -18,7 +18,7 @@ import numpy as np
 from fastdqn import ReplayMemory
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 CAPACITY = 100_000
 NUM_ENVS = 1

@@ -28,8 +28,9 @@ from fastdqn.units import bytes_text, parse_bytes
 
 __all__ = ["Needs", "check_fits", "needs_of", "transitions_that_fit", "with_sized_replay"]
 
-# What is kept of every frame beside it: its record, its place in the list of what can be drawn.
-RECORD_BYTES = 33
+# What is kept in memory of every frame: its record, its place in the list of what can be drawn, and
+# where it is.
+RECORD_BYTES = 40
 # Compression makes no frame larger than this.
 WORST_COMPRESSION = 1.02
 # A batch takes about this for each number in its stacks: its slots, float32 copies, activations
@@ -62,6 +63,11 @@ class Needs:
     """Of address space, that is never filled."""
     written: int
     """Of the disk under `out`: models and checkpoints."""
+
+    @property
+    def stored_frame(self) -> int:
+        """For each frame that is stored, wherever."""
+        return self.frame + self.frame_file
 
 
 def needs_of(
@@ -121,13 +127,13 @@ def with_sized_replay(config: Config, needs: Needs) -> Config:
     """The config with the capacity that its `replay_memory`, if it gives one, has room for."""
     if config.replay_memory is None:
         return config
-    capacity = parse_bytes(config.replay_memory) // needs.frame
+    capacity = parse_bytes(config.replay_memory) // needs.stored_frame
     try:
         return dataclasses.replace(config, replay_capacity=capacity, replay_memory=None)
     except UserError as error:
         raise UserError(
             f"replay_memory={config.replay_memory!r}: room for {capacity} frames of up to "
-            f"{bytes_text(needs.frame)}; {error}"
+            f"{bytes_text(needs.stored_frame)}; {error}"
         ) from None
 
 
@@ -159,11 +165,12 @@ def check_fits(
 
 
 def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
-    frame, parts = needs.frame, dict(needs.beside)
+    # Files are mapped as a whole, so that they take address space.
+    frame = needs.stored_frame if limit.counts_reserved else needs.frame
+    parts = dict(needs.beside)
     if limit.counts_children:
         parts["evaluation"] = needs.children
     if limit.counts_reserved:
-        frame += needs.frame_file  # files are mapped as a whole
         parts["threads"] = needs.reserved
     room = limit.left - sum(parts.values())
     if config.replay_capacity * frame <= room:
@@ -175,7 +182,7 @@ def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
         )
     else:
         fix = (
-            f"--replay-capacity {fits} or --replay-memory {_whole_mib(fits * needs.frame)} "
+            f"--replay-capacity {fits} or --replay-memory {_whole_mib(fits * needs.stored_frame)} "
             f"would fit{_other_storage(config)}"
         )
     parts = {"replay": config.replay_capacity * frame, **parts}

@@ -118,7 +118,9 @@ class Checkpoint:
         """The replay memory, which must have been made with these settings."""
         path = self.path / REPLAY_FILE
         try:
-            memory = ReplayMemory.load(path)
+            memory = ReplayMemory.load(
+                path, storage=settings["storage"], directory=settings["directory"]
+            )
         except (ValueError, OSError) as error:
             raise DamagedCheckpoint(str(error)) from None
         for name, expected in settings.items():

@@ -137,6 +137,7 @@ class Trainer:
             "reward_clip": "none",  # the environment has applied the rule, life losses included
             "eviction": config.replay_eviction,
             "storage": config.resolved_replay_storage,
+            "directory": config.replay_dir,
             "seed": memory_seed,
         }
         self.memory = (
@@ -488,6 +489,8 @@ class Trainer:
             last_to_first.callback(self.envs.close)
             last_to_first.callback(self.output.close)
             last_to_first.callback(self._evaluator.close)
+            if self.config.replay_dir is not None:  # a script may want it whole
+                last_to_first.callback(self.memory.close)
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)

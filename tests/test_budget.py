@@ -50,13 +50,13 @@ def test_raw_frames_need_what_they_are() -> None:
     check_fits(config, needs(config), [Limit("this machine's memory", 8 * 10**9)])
     message = refusal(config, [Limit("this machine's memory", 2 * 10**9)])
     assert message.startswith(
-        "replay_capacity=1000000: the run needs 7.29 GB more memory (replay 7.09 GB, batches "
+        "replay_capacity=1000000: the run needs 7.30 GB more memory (replay 7.10 GB, batches "
         "36.1 MB, networks 35.7 MB, everything else 134 MB), and this machine's memory leaves "
         "2 GB; --replay-capacity "
     )
     assert message.endswith("; --allow-overcommit starts it all the same")
     (fits,) = re.findall(r"--replay-capacity (\d+) or --replay-memory (\d+)MiB would fit", message)
-    assert 250_000 < int(fits[0]) < 2 * 10**9 / 7_089
+    assert 250_000 < int(fits[0]) < 2 * 10**9 / 7_096
 
 
 def test_what_is_advised_fits_and_no_more_would() -> None:
@@ -104,12 +104,12 @@ def test_a_capacity_from_memory() -> None:
     config = breakout(replay_memory="1GiB", replay_storage="raw")
     sized = with_sized_replay(config, needs(config))
     assert sized.replay_memory is None
-    assert sized.replay_capacity == GIB // (7_056 + 33)
+    assert sized.replay_capacity == GIB // (7_056 + 40)
     same = breakout(replay_storage="raw")
     assert with_sized_replay(same, needs(same)) is same
     tiny = breakout(replay_memory="20kB", replay_storage="raw")
     with pytest.raises(
-        UserError, match=r"replay_memory='20kB': room for 2 frames of up to 7\.09 kB"
+        UserError, match=r"replay_memory='20kB': room for 2 frames of up to 7\.10 kB"
     ):
         with_sized_replay(tiny, needs(tiny))
 
@@ -154,7 +154,7 @@ def test_checkpoints_hold_the_replay_memory(tmp_path: Path) -> None:
     """Those that are kept, and the one that is written beside them."""
     out = tmp_path / "runs"
     config = breakout(replay_capacity=10_000, replay_storage="raw", out=str(out))
-    written = 3 * (10_000 * (7_056 + 33) + 35_651_584) + 2 * 35_651_584
+    written = 3 * (10_000 * (7_056 + 40) + 35_651_584) + 2 * 35_651_584
     assert needs(config).written == written
     plenty = [Limit("this machine's memory", 100 * GIB)]
     check_fits(config, needs(config), plenty, {out: Disk(1, written, None)})
