@@ -136,11 +136,17 @@ class Trainer:
             "reward_clip": "none",  # the environment has applied the rule, life losses included
             "eviction": config.replay_eviction,
             "storage": config.resolved_replay_storage,
+            "directory": config.replay_dir,
             "seed": memory_seed,
         }
-        self.memory = (
-            ReplayMemory(**replay) if resumed is None else resumed.checkpoint.load_memory(replay)
-        )
+        try:
+            self.memory = (
+                ReplayMemory(**replay)
+                if resumed is None
+                else resumed.checkpoint.load_memory(replay)
+            )
+        except OSError as error:
+            raise UserError(f"replay_dir: {error.strerror}") from None
 
         lane = make_lane(self.device)
         ring = self._make_ring(lane) if config.replay_device == "cuda" else None
@@ -487,6 +493,8 @@ class Trainer:
             last_to_first.callback(self.envs.close)
             last_to_first.callback(self.output.close)
             last_to_first.callback(self._evaluator.close)
+            if self.memory.directory is not None:
+                last_to_first.callback(self.memory.close)
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)
