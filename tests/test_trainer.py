@@ -49,6 +49,22 @@ def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("make", [cartpole, breakout])
+@pytest.mark.parametrize("eviction", ["fifo", "random"])
+def test_every_store_gives_the_same_weights(make: Any, eviction: str, tmp_path: Path) -> None:
+    config = {"seed": 1, "replay_capacity": 120, "num_envs": 2, "replay_eviction": eviction}
+    first = weights_after(make(**config, replay_storage="raw"))
+    assert equal(first, weights_after(make(**config, replay_storage="compressed")))
+    for storage in ("raw", "compressed"):
+        folder = tmp_path / storage
+        stored = make(**config, replay_storage=storage, replay_dir=str(folder))
+        assert equal(first, weights_after(stored))
+        with ReplayMemory.open(folder) as memory:
+            assert (memory.num_frames, memory.storage) == (120, storage)
+        with pytest.raises(UserError, match="holds a replay memory already"):
+            Trainer(stored)
+
+
+@pytest.mark.parametrize("make", [cartpole, breakout])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_same_seed_same_weights_other_seed_others(make: Any, num_envs: int) -> None:
     first = weights_after(make(seed=1, num_envs=num_envs))
