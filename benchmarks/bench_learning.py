@@ -192,9 +192,7 @@ def training(effort: Effort) -> Iterator[Row]:
         Contender("ours 1 raw", our_training(steps, replay_storage="raw")),
         Contender("ours 8", our_training(steps, num_envs=8)),
         Contender("ours 1 bf16", our_training(steps, precision="bfloat16")),
-        Contender(
-            "ours 8 bf16", our_training(steps, num_envs=8, precision="bfloat16")
-        ),
+        Contender("ours 8 bf16", our_training(steps, num_envs=8, precision="bfloat16")),
         Contender("alone", learner_alone(steps)),
         Contender("alone bf16", learner_alone(steps, precision="bfloat16")),
         Contender("plain", plain_training(steps)),
