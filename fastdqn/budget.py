@@ -28,8 +28,9 @@ from fastdqn.units import bytes_text, parse_bytes
 
 __all__ = ["Needs", "check_fits", "needs_of", "transitions_that_fit", "with_sized_replay"]
 
-# What is kept of every frame beside it: its record, its place in the list of what can be drawn.
-RECORD_BYTES = 33
+# What is kept in memory of every frame: its record, its place in the list of what can be drawn, and
+# where it is.
+RECORD_BYTES = 40
 # Compression makes no frame larger than this.
 WORST_COMPRESSION = 1.02
 # A batch takes about this for each number in its stacks: its slots, float32 copies, activations
@@ -40,6 +41,8 @@ BYTES_PER_BATCH_NUMBER = 40
 WORKSPACE_BYTES = 128 * 2**20
 # The stack and the heap that glibc reserves for a thread, most of it never filled.
 RESERVED_BYTES_PER_THREAD = 72 * 2**20
+# A process that plays the evaluations of a run: torch, mostly.
+EVALUATION_BYTES = 320 * 2**20
 # Of the display and the log writer.
 OTHER_THREADS = 2
 
@@ -54,10 +57,17 @@ class Needs:
     """Of the disk under `replay_dir`, for each frame that is stored."""
     beside: Mapping[str, int]
     """Of memory, beside the replay memory, by what it is for."""
+    children: int
+    """Of memory, in processes that the run starts later."""
     reserved: int
     """Of address space, that is never filled."""
     written: int
-    """Of the disk under `out`."""
+    """Of the disk under `out`: models and checkpoints."""
+
+    @property
+    def stored_frame(self) -> int:
+        """For each frame that is stored, wherever."""
+        return self.frame + self.frame_file
 
 
 def needs_of(
@@ -68,11 +78,13 @@ def needs_of(
     game: str | None,
     network_bytes: int,
     on_host: bool,
+    resumed: bool = False,
 ) -> Needs:
     """What the run takes. `network_bytes` is for the networks, gradients and moments.
 
     `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
-    the networks live in this machine's memory.
+    the networks live in this machine's memory. The checkpoints of a `resumed` run are written
+    already, but for the one that takes the place of another.
     """
     numbers = math.prod(frame_shape)
     raw = numbers * dtype.itemsize
@@ -82,12 +94,18 @@ def needs_of(
         if game is not None and tuple(frame_shape) == GAME_FRAME_SHAPE and dtype == np.uint8:
             frame = min(frame, budgeted_frame_bytes(game))
     in_files = config.replay_dir is not None
+    saved = config.replay_capacity * (frame + RECORD_BYTES) + network_bytes
+    checkpoints = (
+        0 if not config.makes_checkpoints else 1 if resumed else 1 + config.keep_checkpoints
+    )
+    models = 2 * network_bytes  # one, and a new one beside it
     return Needs(
         frame=RECORD_BYTES + (0 if in_files else frame),
         frame_file=frame if in_files else 0,
         beside=_beside(config, numbers, network_bytes if on_host else 0),
         reserved=_reserved(config),
-        written=0 if config.out is None else 2 * network_bytes,  # a model, and a new one beside it
+        children=EVALUATION_BYTES if config.evaluation_period_steps is not None else 0,
+        written=0 if config.out is None else models + checkpoints * saved,
     )
 
 
@@ -109,13 +127,13 @@ def with_sized_replay(config: Config, needs: Needs) -> Config:
     """The config with the capacity that its `replay_memory`, if it gives one, has room for."""
     if config.replay_memory is None:
         return config
-    capacity = parse_bytes(config.replay_memory) // needs.frame
+    capacity = parse_bytes(config.replay_memory) // needs.stored_frame
     try:
         return dataclasses.replace(config, replay_capacity=capacity, replay_memory=None)
     except UserError as error:
         raise UserError(
             f"replay_memory={config.replay_memory!r}: room for {capacity} frames of up to "
-            f"{bytes_text(needs.frame)}; {error}"
+            f"{bytes_text(needs.stored_frame)}; {error}"
         ) from None
 
 
@@ -147,9 +165,12 @@ def check_fits(
 
 
 def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
-    frame, parts = needs.frame, dict(needs.beside)
+    # Files are mapped as a whole, so that they take address space.
+    frame = needs.stored_frame if limit.counts_reserved else needs.frame
+    parts = dict(needs.beside)
+    if limit.counts_children:
+        parts["evaluation"] = needs.children
     if limit.counts_reserved:
-        frame += needs.frame_file  # files are mapped as a whole
         parts["threads"] = needs.reserved
     room = limit.left - sum(parts.values())
     if config.replay_capacity * frame <= room:
@@ -161,7 +182,7 @@ def _check_memory(config: Config, needs: Needs, limit: Limit) -> None:
         )
     else:
         fix = (
-            f"--replay-capacity {fits} or --replay-memory {_whole_mib(fits * needs.frame)} "
+            f"--replay-capacity {fits} or --replay-memory {_whole_mib(fits * needs.stored_frame)} "
             f"would fit{_other_storage(config)}"
         )
     parts = {"replay": config.replay_capacity * frame, **parts}
@@ -194,6 +215,8 @@ def _check_disks(config: Config, needs: Needs, disks: Mapping[Path, Disk]) -> No
         fix = "free some, or give another folder"
         if name == "replay_dir" and (fits := left // needs.frame_file) > 0:
             fix = f"--replay-capacity {fits} would fit"
+        elif name == "out" and config.makes_checkpoints:
+            fix += "; --checkpoint-period-minutes none keeps no checkpoints of the replay memory"
         raise UserError(
             f"{name}={str(folder)!r}: the run writes {bytes_text(size)} there and its disk "
             f"{reason} {bytes_text(max(left, 0))}; {fix}; --allow-overcommit starts it all the same"

@@ -33,7 +33,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog=_PROGRAM,
         description="Play games, at random or as a trained agent does, and measure what their "
-        "frames take in a replay memory, raw and compressed.",
+        "frames take in a replay memory: raw, compressed, and compressed in files.",
     )
     add = parser.add_argument
     add("games", nargs="+", metavar="GAME", help="Atari games, such as Breakout")
@@ -66,7 +66,7 @@ def _measure(argv: Sequence[str], stop: StopSignals) -> None:
             break
         uses = measure_game(game, arguments.frames, seed=arguments.seed, agent=agent, stop=stop)
         for use in uses:
-            fits = transitions_that_fit(use.million_bytes / 1e6)
+            fits = transitions_that_fit(use.million_memory_bytes / 1e6)
             if not arguments.json:
                 print(_row(use, fits, heading=not rows), flush=True)
             rows.append({**dataclasses.asdict(use), "fits_here": fits})

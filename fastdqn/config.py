@@ -76,10 +76,11 @@ class Config:
     n_step: int = 1
     """Steps whose rewards are summed before the target bootstraps."""
     replay_capacity: int = 250_000
-    """Observations kept for replay over all environments, one a step: 7.1 GB a million of Atari's.
-    The default takes 1.8 GB, which leaves room on a machine with 8 GB."""
+    """Observations kept for replay over all environments, one a step. What a million of a game's
+    take, fastdqn-memory measures: 7.1 GB raw, far less compressed."""
     replay_memory: str | None = None
-    """Size the capacity from memory instead, such as 2GiB: what that surely has room for."""
+    """Size the capacity from bytes instead, such as 2GiB: what they surely have room for. In files
+    (replay_dir) these count too."""
     replay_storage: Literal["auto", "raw", "compressed"] = "auto"
     """How observations are kept; auto: compressed, without loss, for games and raw for others."""
     replay_dir: str | None = None
@@ -302,6 +303,12 @@ class Config:
         if budget is not None:
             starts = min(starts, budget // 10)
         return max(starts, self._first_drawable_step)
+
+    @property
+    def makes_checkpoints(self) -> bool:
+        """Whether all that it takes to resume the run is saved in the course of it."""
+        periods = (self.checkpoint_period_minutes, self.checkpoint_period_steps)
+        return self.out is not None and any(period is not None for period in periods)
 
     @property
     def resolved_replay_storage(self) -> Literal["raw", "compressed"]:

@@ -45,6 +45,8 @@ class Limit(NamedTuple):
     """Bytes that it can still take."""
     counts_reserved: bool = False
     """Address space counts that is reserved and never filled."""
+    counts_children: bool = False
+    """What processes take that this one starts counts as well."""
 
 
 def memory_limits(membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUPS) -> list[Limit]:
@@ -52,9 +54,10 @@ def memory_limits(membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUPS) -> l
 
     Swap does not count as memory: what is drawn at random would be read back from it all the time.
     """
-    limits = [Limit("this machine's memory", int(psutil.virtual_memory().available))]
+    free = int(psutil.virtual_memory().available)
+    limits = [Limit("this machine's memory", free, counts_children=True)]
     for room in _room_in_cgroups(membership, cgroups):
-        limits.append(Limit("the container's memory limit", room))
+        limits.append(Limit("the container's memory limit", room, counts_children=True))
     held = psutil.Process().memory_info()
     data = getattr(held, "data", held.rss)  # only Linux tells it
     for name, number, now, counts_reserved in (

@@ -121,6 +121,7 @@ class Trainer:
             game=str(self.envs.protocol()["game"]) if config.game is not None else None,
             network_bytes=self.learner.nbytes,
             on_host=self.device.type == "cpu",
+            resumed=resumed is not None,
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
@@ -493,7 +494,7 @@ class Trainer:
             last_to_first.callback(self.envs.close)
             last_to_first.callback(self.output.close)
             last_to_first.callback(self._evaluator.close)
-            if self.memory.directory is not None:
+            if self.config.replay_dir is not None:  # a script may want it whole
                 last_to_first.callback(self.memory.close)
             last_to_first.callback(self.staging.close)
             if self.counters != self._reported:

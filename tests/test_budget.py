@@ -50,13 +50,13 @@ def test_raw_frames_need_what_they_are() -> None:
     check_fits(config, needs(config), [Limit("this machine's memory", 8 * 10**9)])
     message = refusal(config, [Limit("this machine's memory", 2 * 10**9)])
     assert message.startswith(
-        "replay_capacity=1000000: the run needs 7.30 GB more memory (replay 7.09 GB, batches "
+        "replay_capacity=1000000: the run needs 7.30 GB more memory (replay 7.10 GB, batches "
         "36.1 MB, networks 35.7 MB, everything else 134 MB), and this machine's memory leaves "
         "2 GB; --replay-capacity "
     )
     assert message.endswith("; --allow-overcommit starts it all the same")
     (fits,) = re.findall(r"--replay-capacity (\d+) or --replay-memory (\d+)MiB would fit", message)
-    assert 250_000 < int(fits[0]) < 2 * 10**9 / 7_089
+    assert 250_000 < int(fits[0]) < 2 * 10**9 / 7_096
 
 
 def test_what_is_advised_fits_and_no_more_would() -> None:
@@ -104,12 +104,12 @@ def test_a_capacity_from_memory() -> None:
     config = breakout(replay_memory="1GiB", replay_storage="raw")
     sized = with_sized_replay(config, needs(config))
     assert sized.replay_memory is None
-    assert sized.replay_capacity == GIB // (7_056 + 33)
+    assert sized.replay_capacity == GIB // (7_056 + 40)
     same = breakout(replay_storage="raw")
     assert with_sized_replay(same, needs(same)) is same
     tiny = breakout(replay_memory="20kB", replay_storage="raw")
     with pytest.raises(
-        UserError, match=r"replay_memory='20kB': room for 2 frames of up to 7\.09 kB"
+        UserError, match=r"replay_memory='20kB': room for 2 frames of up to 7\.10 kB"
     ):
         with_sized_replay(tiny, needs(tiny))
 
@@ -117,7 +117,11 @@ def test_a_capacity_from_memory() -> None:
 def test_a_disk_too_small_is_refused(tmp_path: Path) -> None:
     replay, out = tmp_path / "replay", tmp_path / "runs"
     config = breakout(
-        replay_capacity=10_000, replay_storage="raw", replay_dir=str(replay), out=str(out)
+        replay_capacity=10_000,
+        replay_storage="raw",
+        replay_dir=str(replay),
+        out=str(out),
+        checkpoint_period_minutes=None,
     )
     plenty = [Limit("this machine's memory", 100 * GIB)]
     written = 10_000 * 7_056
@@ -146,28 +150,69 @@ def test_a_disk_too_small_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_real_limit_refuses_before_the_first_step() -> None:
-    """The command, in a process that may take no more than 1 GiB of address space or of data."""
-    script = """
-        import resource, sys
-        resource.setrlimit(resource.{limit}, (2**30, resource.RLIM_INFINITY))
-        from fastdqn.cli import train_main
-        sys.exit(train_main(sys.argv[1:]))
-    """
-    for limit in ("RLIMIT_AS", "RLIMIT_DATA"):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", textwrap.dedent(script.format(limit=limit))),
-                *("--game", "Breakout", "--replay-capacity", "1_000_000", "--out", "none"),
-                *("--replay-storage", "raw", "--threads", "1"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert done.stderr.count("\n") == 1
-        assert f"{limit} (ulimit" in done.stderr
-        assert re.search(
-            r"--replay-capacity \d+|no replay memory fits beside the rest", done.stderr
-        )
+def test_checkpoints_hold_the_replay_memory(tmp_path: Path) -> None:
+    """Those that are kept, and the one that is written beside them."""
+    out = tmp_path / "runs"
+    config = breakout(replay_capacity=10_000, replay_storage="raw", out=str(out))
+    written = 3 * (10_000 * (7_056 + 40) + 35_651_584) + 2 * 35_651_584
+    assert needs(config).written == written
+    plenty = [Limit("this machine's memory", 100 * GIB)]
+    check_fits(config, needs(config), plenty, {out: Disk(1, written, None)})
+    message = refusal(config, plenty, {out: Disk(1, written - 1, None)})
+    assert "--checkpoint-period-minutes none keeps no checkpoints" in message
+
+
+def test_an_evaluation_beside_the_run_counts_where_other_processes_do() -> None:
+    config = breakout(replay_capacity=50_000, replay_storage="raw", evaluation_period_steps=1_000)
+    left = sum(needs(config).beside.values()) + 50_000 * needs(config).frame
+    check_fits(config, needs(config), [Limit("RLIMIT_DATA", left)])
+    message = refusal(config, [Limit("this machine's memory", left, counts_children=True)])
+    assert "evaluation 336 MB" in message
+
+
+COMMAND = """
+    import resource, sys
+    resource.setrlimit(resource.{limit}, ({nbytes}, resource.RLIM_INFINITY))
+    from fastdqn.cli import train_main
+    sys.exit(train_main(sys.argv[1:]))
+"""
+
+
+def train_within(limit: str, nbytes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process that may take no more than this."""
+    script = textwrap.dedent(COMMAND.format(limit=limit, nbytes=nbytes))
+    return subprocess.run(
+        [
+            *(sys.executable, "-c", script, "--game", "Breakout", "--out", "none"),
+            *("--replay-capacity", "1_000_000", "--threads", "1", *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "nbytes", "storage"),
+    [
+        ("RLIMIT_AS", GIB, "compressed"),
+        ("RLIMIT_AS", 2 * GIB, "raw"),
+        ("RLIMIT_DATA", 2 * GIB, "raw"),
+    ],
+)
+def test_a_process_that_may_take_too_little_refuses_before_the_first_step(
+    limit: str, nbytes: int, storage: str
+) -> None:
+    done = train_within(limit, nbytes, "--replay-storage", storage)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert f"{limit} (ulimit" in done.stderr
+    assert re.search(r"--replay-capacity \d+|no replay memory fits beside", done.stderr)
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_million_transitions_train_in_two_gibibytes(limit: str) -> None:
+    steps = ("--steps", "400", "--learning-starts-steps", "200")
+    done = train_within(limit, 2 * GIB, *steps)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "done at step 400" in done.stdout

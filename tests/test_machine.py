@@ -56,7 +56,12 @@ def test_the_tightest_limit_above_counts(tmp_path: Path, membership: Path) -> No
     outer = {"memory__current": 30 * MB, "memory__stat": stat}
     write(cgroups / "outer", memory__max=50 * MB, **outer)
     # 50 - 30 and the megabyte of file cache that the kernel would give back.
-    assert tightest(membership, cgroups) == ("the container's memory limit", 21 * MB, False)
+    assert tightest(membership, cgroups) == (
+        "the container's memory limit",
+        21 * MB,
+        False,
+        True,
+    )
     write(cgroups / "outer", memory__max=20 * MB, **outer)
     assert tightest(membership, cgroups).left == 0
 
