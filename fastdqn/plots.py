@@ -34,7 +34,9 @@ Axis = Literal["frames", "steps"]
 _OF_A_RUN_ALONE = frozenset(
     (
         *("seed", "out", "device", "threads", "steps", "frames", "episodes", "hours"),
-        *("log_period_steps", "save_period_steps", "prefetch_threads"),
+        *("log_period_steps", "save_period_steps", "prefetch_threads", "workers", "wandb"),
+        *("checkpoint_period_minutes", "checkpoint_period_steps", "keep_checkpoints", "init_from"),
+        *("replay_storage", "replay_dir", "replay_memory", "replay_device", "allow_overcommit"),
     )
 )
 

@@ -50,7 +50,7 @@ def test_breakout_from_the_command_line(tmp_path: Path) -> None:
         r"max_episode_frames +108,000",
         r"device +(cpu|cuda)",
         r"parameters +1,686,180",
-        r"replay_bytes +14,\d\d\d,\d\d\d",
+        r"replay_bytes +15,\d\d\d,\d\d\d",
         r"settings .*steps=300",
         r"defaults .*discount=0\.99",
         r"step 300 \(100\.0%.*loss \d",
@@ -96,7 +96,8 @@ def test_wrong_input_is_one_line_and_status_2(
 
 @pytest.mark.parametrize("word", ["50000", "50_000", "50,000", "5e4", "5E4", "0.5e5"])
 def test_large_numbers_as_people_write_them(word: str) -> None:
-    assert _parse(["--env", "CartPole-v1", "--steps", word]).steps == 50_000
+    config, _ = _parse(["--env", "CartPole-v1", "--steps", word])
+    assert config.steps == 50_000
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

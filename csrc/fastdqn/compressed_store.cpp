@@ -229,7 +229,8 @@ class CompressedStore final : public FrameStore {
   void save(SnapshotWriter& writer, std::size_t num_frames) const override;
   void save_index(SnapshotWriter& writer) override;
   void load_index(SnapshotReader& reader, std::size_t num_frames) override;
-  void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) override;
+  void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots,
+             std::optional<std::uint32_t> open_in) override;
   const FrameCodec& codec() const noexcept override { return codec_; }
   void check_invariants(std::size_t num_frames) const override;
 
@@ -456,7 +457,9 @@ void CompressedStore::save(SnapshotWriter& writer, std::size_t num_frames) const
       } else {
         data = closed(group).data();
       }
-      visit(SavedGroup{static_cast<std::uint32_t>(nbytes), group.frames}, slots.data(), data);
+      const std::uint32_t is_open = group.segment == kOpen ? 1 : 0;
+      visit(SavedGroup{static_cast<std::uint32_t>(nbytes), group.frames, is_open}, slots.data(),
+            data);
     }
   };
   std::size_t total = 0;
@@ -558,16 +561,34 @@ void CompressedStore::load_index(SnapshotReader& reader, std::size_t num_frames)
   }
 }
 
-void CompressedStore::adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) {
+void CompressedStore::adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots,
+                            std::optional<std::uint32_t> open_in) {
   reserve_groups(1);
   reserve_segments(sizeof(GroupHeader) + nbytes);
   const std::uint32_t number = take_group();
   groups_[number] = {.frames = static_cast<std::uint8_t>(group.frames())};
+  if (open_in.has_value()) {
+    // Frame by frame, as it came about: only so does it take the same room.
+    OpenGroup& open = open_[*open_in];
+    std::vector<std::byte> frame(frame_nbytes());
+    for (std::size_t place = 0; place < group.frames() && !open.is_full(codec_); ++place) {
+      group.read(place, 1, frame.data(), 0);
+      open.reserve(codec_);
+      open.add(codec_, frame.data(), workspace_);
+    }
+    if (open.frames() < group.frames() || open.is_full(codec_)) {
+      throw std::logic_error("the compressed frames: an open group has no room for another frame");
+    }
+    open_group_[*open_in] = number;
+    groups_[number].segment = kOpen;
+    groups_[number].place = *open_in;
+  }
   for (std::size_t place = 0; place < group.frames(); ++place) {
     if (slots[place] == kNoSlot) continue;
     references_[slots[place]] = reference(number, place);
     ++groups_[number].live;
   }
+  if (open_in.has_value()) return;
   std::byte* target = make_room(sizeof(GroupHeader) + nbytes);
   std::memcpy(target + sizeof(GroupHeader), group.data(), nbytes);
   put_group(number, nbytes);

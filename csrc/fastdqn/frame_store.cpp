@@ -107,7 +107,8 @@ class RawStore final : public FrameStore {
     writer.write_section(kRawFramesSection, data_, num_frames * frame_nbytes());
   }
 
-  void adopt(const FrameGroup& group, std::size_t, const Slot* slots) override {
+  void adopt(const FrameGroup& group, std::size_t, const Slot* slots,
+             std::optional<std::uint32_t>) override {
     for (std::size_t k = 0; k < group.frames(); ++k) {
       if (slots[k] != kNoSlot) group.read(k, 1, place(slots[k]), 0);
     }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -31,6 +32,7 @@ inline constexpr const char* kGroupsSection = "groups";
 struct SavedGroup {
   std::uint32_t nbytes;
   std::uint32_t frames;
+  std::uint32_t is_open;  // its environment's next frame joins it
 };
 
 /// Where frames live. A slot is a place for one frame; which slots hold one is the owner's to know.
@@ -97,9 +99,11 @@ class FrameStore {
   virtual void read_ahead(const Slot* slots, std::size_t count) const noexcept = 0;
   bool is_far() const noexcept { return backing_->is_far(); }
 
-  /// Puts the frames of a valid group into slots that hold none (kNoSlot: is not wanted). Throws as
-  /// reserve does.
-  virtual void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots) = 0;
+  /// Puts the frames of a valid group into slots that hold none (kNoSlot: is not wanted). A group
+  /// of an environment whose next frame is to join it is `open_in` that one, which has no other.
+  /// Throws as reserve does.
+  virtual void adopt(const FrameGroup& group, std::size_t nbytes, const Slot* slots,
+                     std::optional<std::uint32_t> open_in) = 0;
 
   /// What groups are coded with.
   virtual const FrameCodec& codec() const noexcept = 0;

@@ -210,6 +210,7 @@ void ReplayMemory::load_groups(SnapshotReader& reader) {
   const auto refuse = [&](const char* what) { throw SnapshotError(reader.path(), what); };
   SnapshotReader::Stream stream = reader.stream(kGroupsSection);
   std::vector<bool> filled(stored());
+  std::vector<bool> has_open(envs_.size());
   std::vector<std::byte> data(FrameGroup::max_nbytes(codec) + FrameCodec::kCodeSlack);
   for (std::size_t missing = stored(); stream.nbytes_left() > 0 || missing > 0;) {
     SavedGroup saved{};
@@ -223,15 +224,23 @@ void ReplayMemory::load_groups(SnapshotReader& reader) {
     const FrameGroup group(codec, saved.frames, data.data());
     if (!group.is_valid(saved.nbytes)) refuse("a group of frames contradicts itself");
     std::size_t wanted = 0;
+    std::uint32_t env = 0;
     for (std::size_t k = 0; k < saved.frames; ++k) {
       if (slots[k] == kNoSlot) continue;
       if (slots[k] >= stored() || filled[slots[k]]) refuse("a frame is stored twice or nowhere");
       filled[slots[k]] = true;
+      env = records_[slots[k]].env;
       ++wanted;
     }
     if (wanted == 0 || wanted > missing) refuse("a group of frames is of none that are stored");
     missing -= wanted;
-    store_->adopt(group, saved.nbytes, slots.data());
+    std::optional<std::uint32_t> open_in;
+    if (saved.is_open != 0) {
+      if (env >= envs_.size() || has_open[env]) refuse("an open group is nobody's");
+      has_open[env] = true;
+      open_in = env;
+    }
+    store_->adopt(group, saved.nbytes, slots.data(), open_in);
   }
   stream.finish();
 }
