@@ -56,10 +56,11 @@ void run_resize(int times) {
   }
 }
 
-/// A memory of one environment, filled beyond its capacity by games of 200 steps.
+/// A memory of one environment, filled beyond its capacity by games of 200 steps. From step to step
+/// two blocks of 8 by 8 pixels change, about what moves in a game.
 class Filled {
  public:
-  Filled() {
+  explicit Filled(Storage storage = Storage::kRaw) : memory_(config(storage)) {
     begin();
     for (std::int64_t step = 1; step < kCapacity + kCapacity / 2; ++step) {
       append(step % 200 == 0);
@@ -70,6 +71,14 @@ class Filled {
   ReplayMemory& memory() { return memory_; }
 
   void append(bool ends) {
+    for (const std::size_t start : {place_, kSide * kSide - 8 * kSide - place_}) {
+      for (std::size_t row = 0; row < 8; ++row) {
+        for (std::size_t column = 0; column < 8; ++column) {
+          frame_[start + row * kSide + column] ^= 0x55;
+        }
+      }
+    }
+    place_ = (place_ + 89) % (kSide * kSide / 2);
     const std::uint8_t terminated = ends;
     const std::uint8_t no = 0;
     const float reward = 1.0F;
@@ -88,21 +97,28 @@ class Filled {
     memory_.begin({&env_, 1}, {reinterpret_cast<const std::byte*>(frame_.data()), 0});
   }
 
-  ReplayMemory memory_{{.capacity = kCapacity,
-                        .frame = {{kSide, kSide}, DType::kUint8},
-                        .num_envs = 1,
-                        .stack = kStack,
-                        .n_step = 1,
-                        .discount = 0.99,
-                        .padding = Padding::kZero,
-                        .reward_clip = RewardClip::kSign,
-                        .seed = 1}};
+  static ReplayConfig config(Storage storage) {
+    return {.capacity = kCapacity,
+            .frame = {{kSide, kSide}, DType::kUint8},
+            .num_envs = 1,
+            .stack = kStack,
+            .n_step = 1,
+            .discount = 0.99,
+            .padding = Padding::kZero,
+            .reward_clip = RewardClip::kSign,
+            .storage = storage,
+            .eviction = Eviction::kFifo,
+            .seed = 1};
+  }
+
+  ReplayMemory memory_;
   std::vector<std::uint8_t> frame_ = bytes(kSide * kSide);
   const std::int64_t env_ = 0;
+  std::size_t place_ = 0;  // where the first block changes next
 };
 
-void run_append(int times) {
-  Filled filled;
+void run_append(Storage storage, int times) {
+  Filled filled(storage);
   for (int i = 0; i < times; ++i) filled.append(false);
 }
 
@@ -121,8 +137,8 @@ std::vector<std::int64_t> spread_indices(const ReplayMemory& memory) {
   return indices;
 }
 
-void run_gather(StackLayout layout, int times) {
-  Filled filled;
+void run_gather(Storage storage, StackLayout layout, int times) {
+  Filled filled(storage);
   const std::vector<std::int64_t> indices = spread_indices(filled.memory());
   for (int i = 0; i < times; ++i) {
     const Batch batch = filled.memory().gather(indices, layout);
@@ -137,11 +153,18 @@ struct Kernel {
 
 const std::vector<Kernel> kKernels{
     {"apply_max", "the maximum of two screens, averaged to 84 x 84", run_resize},
-    {"append", "one step of one environment into a full memory", run_append},
+    {"append", "one step of one environment into a full memory",
+     [](int times) { run_append(Storage::kRaw, times); }},
+    {"append_compressed", "the same into a compressed one",
+     [](int times) { run_append(Storage::kCompressed, times); }},
     {"gather_planar", "32 given transitions, stacks of 4",
-     [](int times) { run_gather(StackLayout::kPlanar, times); }},
+     [](int times) { run_gather(Storage::kRaw, StackLayout::kPlanar, times); }},
+    {"gather_planar_compressed", "the same from a compressed memory",
+     [](int times) { run_gather(Storage::kCompressed, StackLayout::kPlanar, times); }},
     {"gather_channels_last", "the same, channels last, as the trainer reads them",
-     [](int times) { run_gather(StackLayout::kChannelsLast, times); }},
+     [](int times) { run_gather(Storage::kRaw, StackLayout::kChannelsLast, times); }},
+    {"gather_channels_last_compressed", "the same from a compressed memory",
+     [](int times) { run_gather(Storage::kCompressed, StackLayout::kChannelsLast, times); }},
     {"sample_planar", "the same planar, and drawing them",
      [](int times) { run_sample(StackLayout::kPlanar, times); }},
     {"sample_channels_last", "the same channels last, and drawing them",

@@ -124,7 +124,7 @@ def as_staged(batch: Batch) -> tuple[Tensor, ...]:
 
 def make_learner(precision: str = "float32") -> Learner:
     """Ours, as a trainer with the plain learner's settings makes it."""
-    return Trainer(our_config(1_000, precision)).learner
+    return Trainer(our_config(1_000, precision=precision)).learner
 
 
 # How far losses may be apart, relative to theirs, and values, relative to their change in three
@@ -189,14 +189,12 @@ def training(effort: Effort) -> Iterator[Row]:
     steps = effort.training_turn_steps
     contenders = [
         Contender("ours 1", our_training(steps)),
-        Contender("ours 1 raw", our_training(steps, replay_storage="raw"), package="fastdqn"),
+        Contender("ours 1 raw", our_training(steps, replay_storage="raw")),
         Contender("ours 8", our_training(steps, num_envs=8)),
-        Contender("ours 1 bf16", our_training(steps, precision="bfloat16"), package="fastdqn"),
-        Contender(
-            "ours 8 bf16", our_training(steps, num_envs=8, precision="bfloat16"), package="fastdqn"
-        ),
+        Contender("ours 1 bf16", our_training(steps, precision="bfloat16")),
+        Contender("ours 8 bf16", our_training(steps, num_envs=8, precision="bfloat16")),
         Contender("alone", learner_alone(steps)),
-        Contender("alone bf16", learner_alone(steps, precision="bfloat16"), package="fastdqn"),
+        Contender("alone bf16", learner_alone(steps, precision="bfloat16")),
         Contender("plain", plain_training(steps)),
         Contender("sb3 1", sb3_training(steps, 1), package="stable-baselines3"),
         Contender("sb3 8", sb3_training(steps, 8), package="stable-baselines3"),
@@ -281,10 +279,8 @@ def our_training(steps: int, **settings: Any) -> Prepare:
     return prepare
 
 
-def our_config(report_steps: int, precision: str = "float32", **settings: Any) -> Config:
+def our_config(report_steps: int, **settings: Any) -> Config:
     """The settings that all contenders share, with a report at every `report_steps`."""
-    if precision != "float32" or "precision" in Config.__dataclass_fields__:
-        settings["precision"] = precision
     return Config(
         game="Breakout",
         replay_capacity=CAPACITY,

@@ -209,11 +209,11 @@ def match_ring(
         Contender("fastdqn, into the trainer's arrays", calls(into(memory))),
         Contender(COPY, calls(plain_copy(ring.frames))),
         Contender(PLAIN, calls(lambda: ring.sample(BATCH))),
-        Contender(COMPRESSED, stored(script, ring, storage="compressed"), package="fastdqn"),
+        Contender(COMPRESSED, stored(script, ring, storage="compressed")),
     ]
     if memory.capacity <= 100_000:  # the files would be as large as the memory once more
         files = stored(script, ring, in_files=True)
-        contenders.append(Contender(MAPPED, files, package="fastdqn"))
+        contenders.append(Contender(MAPPED, files))
     return harness.match(contenders, seconds=seconds)
 
 
@@ -428,7 +428,7 @@ def append(effort: Effort) -> Iterator[Row]:
         Contender(OURS, ours()),
         Contender(copy, copied),
         Contender(PLAIN, plain),
-        Contender(COMPRESSED, ours(storage="compressed"), package="fastdqn"),
+        Contender(COMPRESSED, ours(storage="compressed")),
         *(Contender(peer.name, theirs(peer), package=peer.package) for peer in PEERS),
     ]
     row.add(harness.match(contenders, seconds=effort.seconds))
@@ -451,12 +451,9 @@ def memory(effort: Effort) -> Iterator[Row]:
         text = f"memory: at most {FRAME_BYTES:,} + 40 bytes a frame"
         row.require(text, [each], FRAME_BYTES + 40, at_most=True, unit="bytes")
     row.put("limit of uncompressed frames: their pixels", FRAME_BYTES * million / 1e9)
-    try:
-        compressed = ReplayMemory(many, storage="compressed")  # type: ignore[call-arg]
-        fill_ours(compressed, script)
-        row.put(COMPRESSED, compressed.nbytes_now / many * million / 1e9)
-    except Exception as error:  # TODO merge
-        row.absent[COMPRESSED] = str(error).splitlines()[0]
+    compressed = ReplayMemory(many, storage="compressed")
+    fill_ours(compressed, script)
+    row.put(COMPRESSED, compressed.nbytes_now / many * million / 1e9)
     for peer in PEERS:
         try:
             row.put(peer.name, filled_peer(peer, script, few).nbytes() / few * million / 1e9)

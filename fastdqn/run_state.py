@@ -115,13 +115,18 @@ class Checkpoint:
         return self.path.parent.parent
 
     def load_memory(self, settings: Mapping[str, Any]) -> ReplayMemory:
-        """The replay memory, which must have been made with these settings."""
+        """The replay memory, which must have been made with these settings.
+
+        `storage` and `directory` alone are where its frames go now, whatever was saved. OSError
+        where that directory cannot be had.
+        """
         path = self.path / REPLAY_FILE
+        where = {name: settings[name] for name in ("storage", "directory")}
         try:
-            memory = ReplayMemory.load(
-                path, storage=settings["storage"], directory=settings["directory"]
-            )
+            memory = ReplayMemory.load(path, **where)
         except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and where["directory"] is not None:
+                raise
             raise DamagedCheckpoint(str(error)) from None
         for name, expected in settings.items():
             found = getattr(memory, name)

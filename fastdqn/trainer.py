@@ -141,9 +141,14 @@ class Trainer:
             "directory": config.replay_dir,
             "seed": memory_seed,
         }
-        self.memory = (
-            ReplayMemory(**replay) if resumed is None else resumed.checkpoint.load_memory(replay)
-        )
+        try:
+            self.memory = (
+                ReplayMemory(**replay)
+                if resumed is None
+                else resumed.checkpoint.load_memory(replay)
+            )
+        except OSError as error:
+            raise UserError(f"replay_dir: {error.strerror}") from None
 
         lane = make_lane(self.device)
         ring = self._make_ring(lane) if config.replay_device == "cuda" else None

@@ -714,7 +714,7 @@ def test_a_wrong_shape_names_both() -> None:
 
 def test_a_million_atari_frames_fit_their_budget() -> None:
     """7.056 GB and at most 40 bytes a frame: read off a smaller memory, which is linear."""
-    memory = ReplayMemory(10_000, (84, 84), "uint8")
+    memory = ReplayMemory(10_000, (84, 84), "uint8", storage="raw")
     assert 10_000 * 7056 <= memory.nbytes <= 10_000 * (7056 + 40)
 
 

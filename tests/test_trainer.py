@@ -48,6 +48,13 @@ def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+def test_a_folder_that_holds_a_memory_is_no_place_for_another(tmp_path: Path) -> None:
+    for _ in Trainer(cartpole(replay_dir=str(tmp_path))).run():
+        pass
+    with pytest.raises(UserError, match=f"replay_dir: {tmp_path}: holds a replay memory already"):
+        Trainer(cartpole(replay_dir=str(tmp_path)))
+
+
 @pytest.mark.parametrize("make", [cartpole, breakout])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_same_seed_same_weights_other_seed_others(make: Any, num_envs: int) -> None:

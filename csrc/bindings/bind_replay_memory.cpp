@@ -515,7 +515,7 @@ wait until it is done. OSError where the system refuses.)")
 Read a memory that save wrote.
 
 storage and directory say how to hold its frames now, whatever was saved; None is as they were
-held, and in memory.
+held, and in memory. What another memory has left in the directory is replaced.
 
 ValueError names the file and what is wrong where it is damaged in any way; OSError where it
 cannot be read; MemoryError where its capacity is too much for this machine.)")

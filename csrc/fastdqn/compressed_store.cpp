@@ -149,7 +149,7 @@ class CompressedStore final : public FrameStore {
 
   void release(Slot slot) noexcept override {
     if (references_[slot] == kNone) return;
-    const std::uint32_t number = std::exchange(references_[slot], kNone) / kGroupFrames;
+    const std::uint32_t number = group_of(std::exchange(references_[slot], kNone));
     Group& group = groups_[number];
     if (--group.live > 0) return;
     if (group.segment == kOpen) {
@@ -237,6 +237,9 @@ class CompressedStore final : public FrameStore {
   static Reference reference(std::uint32_t group, std::size_t place) noexcept {
     return group * static_cast<Reference>(kGroupFrames) + static_cast<Reference>(place);
   }
+  static std::uint32_t group_of(Reference reference) noexcept {
+    return reference / static_cast<Reference>(kGroupFrames);
+  }
   static std::size_t place_of(Reference reference) noexcept { return reference % kGroupFrames; }
 
   FrameGroup closed(const Group& group) const noexcept {
@@ -258,7 +261,7 @@ class CompressedStore final : public FrameStore {
   std::size_t read_run(const Slot* slots, std::size_t count, std::byte* target,
                        std::ptrdiff_t stride) const noexcept {
     const Reference first = references_[slots[0]];
-    const Group& group = groups_[first / kGroupFrames];
+    const Group& group = groups_[group_of(first)];
     const std::size_t run = run_length(slots, count);
     if (group.segment == kOpen) {
       open_[group.place].read(codec_, place_of(first), run, target, stride);
@@ -276,7 +279,7 @@ class CompressedStore final : public FrameStore {
         continue;
       }
       const Reference first = references_[slots[k]];
-      const Group& group = groups_[first / kGroupFrames];
+      const Group& group = groups_[group_of(first)];
       const std::size_t run = run_length(slots + k, count - k);
       if (group.segment != kOpen) visit(group, place_of(first), run);
       k += run;
@@ -439,11 +442,11 @@ void CompressedStore::save(SnapshotWriter& writer, std::size_t num_frames) const
   std::vector<std::byte> copy(FrameGroup::max_nbytes(codec_) + FrameCodec::kCodeSlack);
   const auto for_each = [&](auto visit) {
     for (std::size_t k = 0; k < order.size();) {
-      const std::uint32_t number = order[k].first / kGroupFrames;
+      const std::uint32_t number = group_of(order[k].first);
       const Group& group = groups_[number];
       std::array<Slot, kGroupFrames> slots;
       slots.fill(kNoSlot);
-      for (; k < order.size() && order[k].first / kGroupFrames == number; ++k) {
+      for (; k < order.size() && group_of(order[k].first) == number; ++k) {
         slots[place_of(order[k].first)] = order[k].second;
       }
       const std::byte* data = copy.data();
@@ -504,7 +507,7 @@ void CompressedStore::load_index(SnapshotReader& reader, std::size_t num_frames)
   for (std::size_t slot = 0; slot < capacity(); ++slot) {
     require((references_[slot] != kNone) == (slot < num_frames), "a frame is stored nowhere");
     if (references_[slot] == kNone) continue;
-    const std::uint32_t number = references_[slot] / kGroupFrames;
+    const std::uint32_t number = group_of(references_[slot]);
     require(number < num_groups && place_of(references_[slot]) < groups_[number].frames,
             "a frame's group does not exist");
     ++live[number];
@@ -580,7 +583,7 @@ void CompressedStore::check_invariants(std::size_t num_frames) const {
   for (std::size_t slot = 0; slot < capacity(); ++slot) {
     if (references_[slot] == kNone) continue;
     require(slot < num_frames, "a slot without a frame refers to one");
-    const std::uint32_t number = references_[slot] / kGroupFrames;
+    const std::uint32_t number = group_of(references_[slot]);
     require(number < groups_.size() && place_of(references_[slot]) < groups_[number].frames,
             "a slot refers to a frame that does not exist");
     ++live[number];

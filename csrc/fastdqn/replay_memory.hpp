@@ -184,8 +184,9 @@ class ReplayMemory {
     std::string directory;
   };
 
-  /// Reads such a file. Throws SnapshotError where it is damaged in any way, OutOfMemory where its
-  /// capacity is too much for this machine.
+  /// Reads such a file; in the directory it replaces what another memory may have left. Throws
+  /// SnapshotError where it is damaged in any way, OutOfMemory where its capacity is too much for
+  /// this machine.
   static std::unique_ptr<ReplayMemory> load(const std::string& path, const Place& place);
 
   /// Leaves a memory in a directory so that open finds it, through a power cut too, until it next

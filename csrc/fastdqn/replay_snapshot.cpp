@@ -281,7 +281,10 @@ std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path, const 
     require_sections(reader, config);
     config.storage = place.storage.value_or(config.storage);
     config.directory = place.directory;
-    auto memory = std::make_unique<ReplayMemory>(config);
+    auto folder = config.directory.empty() ? nullptr : std::make_unique<Folder>(config.directory);
+    if (folder != nullptr) folder->remove_index();
+    std::unique_ptr<ReplayMemory> memory(
+        new ReplayMemory(std::move(config), std::move(folder), false));
     memory->fill([&] {
       memory->read_all_but_frames(reader);
       memory->load_frames(reader);

@@ -68,15 +68,21 @@ std::byte noise(std::size_t slot, std::size_t i) {
   return static_cast<std::byte>((slot * 7919 + i * 104729 + (slot * i) % 251) >> 3);
 }
 
-void layouts_hold_the_same_elements(DType dtype, std::size_t elements, std::size_t stack) {
+void layouts_hold_the_same_elements(Storage storage, DType dtype, std::size_t elements,
+                                    std::size_t stack) {
   const FrameGeometry frame{{static_cast<std::int64_t>(elements)}, dtype};
   const std::size_t size = info(dtype).size;
   const std::size_t nbytes = frame.nbytes();
-  const auto store = raw_store(stack + 2, frame, anonymous_backing());
+  const auto store = storage == Storage::kRaw
+                         ? raw_store(stack + 2, frame, anonymous_backing())
+                         : compressed_store(stack + 2, frame, 1, anonymous_backing(),
+                                            FrameCodec::best_instruction_set());
   std::vector<std::byte> pixels(nbytes);
   std::vector<std::vector<std::byte>> written;
   for (Slot slot = 0; slot < stack + 2; ++slot) {
     for (std::size_t i = 0; i < nbytes; ++i) pixels[i] = noise(slot, i);
+    const std::int64_t env = 0;
+    store->reserve({&env, 1});
     store->write(slot, 0, pixels.data());
     written.push_back(pixels);
   }
@@ -119,11 +125,13 @@ void layouts() {
     for (const std::size_t stack : {1U, 2U, 3U, 4U, 5U, 8U}) {
       // Around the widths of vectors and of the blocks that frames are taken apart in.
       for (const std::size_t elements : {1U, 15U, 16U, 17U, 255U, 256U, 257U, 600U}) {
-        layouts_hold_the_same_elements(dtype, elements, stack);
+        layouts_hold_the_same_elements(Storage::kRaw, dtype, elements, stack);
+        layouts_hold_the_same_elements(Storage::kCompressed, dtype, elements, stack);
       }
     }
   }
-  layouts_hold_the_same_elements(DType::kUint8, 84 * 84, 4);
+  layouts_hold_the_same_elements(Storage::kRaw, DType::kUint8, 84 * 84, 4);
+  layouts_hold_the_same_elements(Storage::kCompressed, DType::kUint8, 84 * 84, 4);
 }
 
 struct Array {

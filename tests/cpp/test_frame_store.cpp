@@ -4,7 +4,10 @@
 #include "fastdqn/frame_store.hpp"
 
 #include <cstring>
+#include <random>
 #include <vector>
+
+#include "snapshot_support.hpp"
 
 namespace {
 
@@ -29,31 +32,81 @@ Bytes read(const FrameStore& store, Slot slot) {
   return frame;
 }
 
-void frames_stay_apart() {
-  for (const std::size_t nbytes : {1U, 7U, 64U, 7056U}) {
-    constexpr Slot kCapacity = 9;
-    const auto store = raw_store(kCapacity, bytes(nbytes), anonymous_backing());
-    CHECK(store->nbytes() == kCapacity * nbytes);
-    for (Slot slot = 0; slot < kCapacity; ++slot) {
-      store->write(slot, 0, filled(nbytes, slot + 1).data());
-    }
-    store->release(4);
-    store->write(4, 0, filled(nbytes, 200).data());
-    for (Slot slot = 0; slot < kCapacity; ++slot) {
-      store->prefetch_early(&slot, 1);
-      store->prefetch(&slot, 1);
-      CHECK(read(*store, slot) == filled(nbytes, slot == 4 ? 200 : slot + 1));
-    }
-    CHECK(store->nbytes_now(kCapacity) == store->nbytes());
-  }
+std::unique_ptr<FrameStore> make(Storage storage, std::size_t capacity,
+                                 const FrameGeometry& frame, std::unique_ptr<Backing> backing) {
+  if (storage == Storage::kRaw) return raw_store(capacity, frame, std::move(backing));
+  return compressed_store(capacity, frame, 2, std::move(backing),
+                          FrameCodec::best_instruction_set());
 }
 
-void absent_frames_are_zeros() {
-  const auto store = raw_store(2, bytes(5), anonymous_backing());
+/// Slots written, forgotten and written again in any order, by two environments.
+void frames_stay_apart(Storage storage, std::unique_ptr<Backing> backing, std::size_t nbytes) {
+  constexpr Slot kCapacity = 300;
+  const auto store = make(storage, kCapacity, bytes(nbytes), std::move(backing));
+  std::vector<Bytes> written(kCapacity);
+  std::mt19937 random(5);
+  Bytes frame(nbytes);
+  for (int turn = 0; turn < 6000; ++turn) {
+    const auto slot = static_cast<Slot>(turn < int{kCapacity} ? turn : random() % kCapacity);
+    const std::uint32_t env = random() % 2;
+    const std::int64_t env_number = env;
+    if (random() % 4 == 0) frame = filled(nbytes, random());
+    frame[random() % nbytes] = static_cast<std::byte>(random());
+    store->release(slot);
+    store->reserve({&env_number, 1});
+    store->write(slot, env, frame.data());
+    written[slot] = frame;
+    if (turn % 500 != 499) continue;
+    store->check_invariants(kCapacity);
+    for (Slot any = 0; any < kCapacity; ++any) {
+      store->prefetch_slot(any);
+      store->prefetch_early(&any, 1);
+      store->prefetch(&any, 1);
+      CHECK(read(*store, any) == written[any]);
+    }
+  }
+  CHECK(store->frames_nbytes(kCapacity) <= store->nbytes_now(kCapacity));
+}
+
+void absent_frames_are_zeros(Storage storage) {
+  const auto store = make(storage, 2, bytes(5), anonymous_backing());
+  const std::int64_t env = 0;
+  store->reserve({&env, 1});
   store->write(0, 0, filled(5, 1).data());
-  store->write(1, 0, filled(5, 2).data());
   store->prefetch(&kNoSlot, 1);
   CHECK(read(*store, kNoSlot) == filled(5, 0));
+  const std::vector<Slot> slots{kNoSlot, 0, 0};
+  Bytes frames(15, std::byte{9});
+  store->read(slots.data(), 3, frames.data(), 5);
+  CHECK((frames == Bytes{std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0},
+                         std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1},
+                         std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}}));
+}
+
+/// Frames of many sizes, forgotten in any order: what is held settles.
+void it_does_not_grow() {
+  constexpr Slot kCapacity = 4000;
+  const auto store = make(Storage::kCompressed, kCapacity, bytes(600), anonymous_backing());
+  std::mt19937 random(6);
+  const std::int64_t env = 1;
+  Bytes frame(600);
+  std::size_t settled = 0;
+  for (int round = 0; round < 60; ++round) {
+    const std::size_t noise = random() % 600;
+    // Blocks of slots, as random eviction takes them.
+    const Slot block = static_cast<Slot>(random() % 10) * 400;
+    for (Slot slot = round < 10 ? static_cast<Slot>(round) * 400 : block, end = slot + 400;
+         slot < end; ++slot) {
+      store->release(slot);
+      for (std::size_t i = 0; i < noise; ++i) frame[i] = static_cast<std::byte>(random());
+      store->reserve({&env, 1});
+      store->write(slot, 1, frame.data());
+    }
+    CHECK(store->nbytes_now(kCapacity) <= store->nbytes());
+    if (round == 30) settled = store->nbytes_now(kCapacity);
+    if (round > 30) CHECK(store->nbytes_now(kCapacity) < settled + settled / 4);
+  }
+  store->check_invariants(kCapacity);
 }
 
 void refusals_name_the_bytes() {
@@ -66,7 +119,14 @@ void refusals_name_the_bytes() {
 }  // namespace
 
 int main() {
-  frames_stay_apart();
-  absent_frames_are_zeros();
+  const TemporaryFolder folder;
+  for (const Storage storage : {Storage::kRaw, Storage::kCompressed}) {
+    for (const std::size_t nbytes : {1U, 7U, 64U, 7056U}) {
+      frames_stay_apart(storage, anonymous_backing(), nbytes);
+      frames_stay_apart(storage, file_backing(folder / "frames", false), nbytes);
+    }
+    absent_frames_are_zeros(storage);
+  }
+  it_does_not_grow();
   refusals_name_the_bytes();
 }
