@@ -125,6 +125,7 @@ class Trainer:
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
+        self._replay_bytes = config.replay_capacity * needs.stored_frame
         replay: dict[str, Any] = {
             "capacity": config.replay_capacity,
             "frame_shape": shape,
@@ -485,7 +486,7 @@ class Trainer:
             "threads": self.config.threads or choose_threads(),
             "precision": str(self.learner.dtype).removeprefix("torch."),
             "parameters": sum(weight.numel() for weight in self.learner.online.parameters()),
-            "replay_bytes": self.memory.nbytes,
+            "replay_bytes": self._replay_bytes,
         }
 
     def _close(self) -> None:

@@ -20,7 +20,6 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 import fastdqn
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.replay import ReplayMemory
 from fastdqn.resuming import resumed_trainer
 from fastdqn.run_folder import RunFolder
 from fastdqn.run_state import Checkpoint, RunLock, checkpoints_of
@@ -106,17 +105,14 @@ def check_same(first: Path, second: Path) -> None:
     assert all(models[0][name].equal(models[1][name]) for name in models[0])
 
 
-def replay_bytes(checkpoint: Checkpoint) -> list[bytes]:
-    """All that can be read of a memory, and what it draws next. (A file may differ: which frames a
-    compressed store keeps together hangs on when it was saved.)"""
-    memory = ReplayMemory.load(checkpoint.path / "replay.fastdqn")
-    frames = np.empty((memory.num_frames, 1, *memory.frame_shape), memory.dtype)
-    memory.frames_into(frames, np.arange(memory.num_frames))
-    batches = (memory.gather(memory.valid_indices()), memory.sample(8))
-    columns = [
-        (batch.indices, batch.actions, batch.rewards, batch.discounts) for batch in batches
-    ]
-    return [array.tobytes() for array in (frames, memory.stacks(), *columns[0], *columns[1])]
+def replay_bytes(checkpoint: Checkpoint) -> bytes:
+    """All of the replay memory, with its frames as they are."""
+    path = checkpoint.path / "replay.fastdqn"
+    raw = path.with_suffix(".raw")
+    fastdqn.ReplayMemory.load(path, storage="raw").save(raw)
+    saved = raw.read_bytes()
+    raw.unlink()
+    return saved
 
 
 @pytest.mark.slow
