@@ -110,7 +110,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "optimizer_epsilon": 1e-8,
         "batch_size": 64,
         "train_period_steps": 1,
-        "target_period_steps": 100,
+        "target_tau": 0.01,  # copies now and then made some seeds forget what they had learned
         "learning_starts_steps": 1_000,
         "epsilon_end": 0.02,
         "epsilon_decay_steps": 5_000,

@@ -111,7 +111,13 @@ def test_counts_are_the_same_for_1_4_and_7_environments() -> None:
     counts = []
     for num_envs in (1, 4, 7):
         trainer = Trainer(
-            cartpole(num_envs=num_envs, steps=28 * 20, train_period_steps=3, target_period_steps=50)
+            cartpole(
+                num_envs=num_envs,
+                steps=28 * 20,
+                train_period_steps=3,
+                target_tau=None,
+                target_period_steps=50,
+            )
         )
         list(trainer.run())
         counters = trainer.counters
