@@ -112,8 +112,8 @@ def test_games_go_on(game: str, num_envs: int, options: str) -> None:
 @pytest.mark.parametrize("game", all_games())
 def test_every_game_goes_on(game: str) -> None:
     check_goes_on(lambda: atari(game, "sticky", 1), [10, 31, 25], 20)
-    # With every frame looked at but in one game, whose first screen shows remnants of the last.
-    if game != "yars_revenge":
+    # With every frame looked at but in two games, whose next screens show remnants of the last.
+    if game not in ("yars_revenge", "tic_tac_toe_3d"):
         check_goes_on(lambda: atari(game, "every frame", 1), [41, 90, 60], 20)
 
 

@@ -164,8 +164,9 @@ class AtariGame:
         """Goes on from a state saved by the same game with the same options."""
         emulator = ale_py.ALEState(state["emulator"])
         # The emulator's state leaves something out that a frame settles in Q*bert and Tetris. What
-        # it does not settle, in Yars' Revenge alone, are pixels of the very next screen, which are
-        # left over from the last one: the stepper looks at that one where frame_skip is 1 or 2.
+        # it does not settle are pixels that are left over from the screen before: in Yars' Revenge
+        # of the very next screen, in 3D Tic-Tac-Toe, which stops drawing while it thinks, of up to
+        # seven.
         self.ale.restoreState(emulator)
         if not self.ale.game_over():
             self.ale.act(ale_py.Action.NOOP)
