@@ -29,6 +29,8 @@ from fastdqn.trainer import Trainer
 OF_THE_MACHINE = {
     *("seconds", "frames_per_second", "updates_per_second", "batch_wait", "resident_bytes"),
     "fraction",  # of a longer run
+    # Room that groups of frames once took is not given back at once; a loaded memory has none.
+    *("replay_bytes", "replay_full_bytes", "replay_frame_bytes"),
 }
 
 
