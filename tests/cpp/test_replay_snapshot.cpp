@@ -185,7 +185,8 @@ void damaged_groups_are_refused(const TemporaryFolder& folder) {
   original.put("groups", 0, std::uint32_t{1} << 30).refused("larger than any can be");
   Forgery(folder).put("groups", 4, std::uint32_t{33}).refused("larger than any can be");
   Forgery(folder).put("groups", 4, std::uint32_t{0}).refused("contradicts itself");
-  Forgery(folder).put("groups", 8, Slot{40}).refused("stored twice or nowhere");
+  Forgery(folder).put("groups", 8, std::uint32_t{1}).refused("has no room for another frame");
+  Forgery(folder).put("groups", 12, Slot{40}).refused("stored twice or nowhere");
   std::size_t refused = 0;
   std::size_t damaged = 0;
   for (std::size_t at = 0; at < nbytes; at += nbytes / 50, ++damaged) {
