@@ -97,9 +97,19 @@ class ReplayMemory(metaclass=_Published):
     def __len__(self) -> int: ...
     def check_invariants(self) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
+    def save_in_chunks(
+        self,
+        path: str | os.PathLike[str],
+        chunks: str | os.PathLike[str],
+        previous: str | os.PathLike[str] | None = None,
+    ) -> list[str]: ...
+    @staticmethod
+    def chunks_of(path: str | os.PathLike[str]) -> list[str]: ...
+    @staticmethod
     @staticmethod
     def load(
         path: str | os.PathLike[str],
+        chunks: str | os.PathLike[str] | None = None,
         *,
         storage: Literal["raw", "compressed"] | None = None,
         directory: str | os.PathLike[str] | None = None,

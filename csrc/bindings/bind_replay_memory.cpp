@@ -483,6 +483,25 @@ Compare what is kept up to date step by step with the rules applied anew, for te
 
 RuntimeError names the first slot that is wrong. Takes time in proportion to the frames stored.)")
       .def(
+          "save_in_chunks",
+          [](const ReplayMemory& self, const std::filesystem::path& path,
+             const std::filesystem::path& chunks,
+             const std::optional<std::filesystem::path>& previous) {
+            const NoGil no_gil;
+            return self.save_in_chunks(path.string(), chunks.string(),
+                                       previous ? previous->string() : "");
+          },
+          py::arg("path"), py::arg("chunks"), py::arg("previous") = py::none(),
+          R"(save_in_chunks(self, path, chunks, previous=None)
+--
+
+Like save, with all but the small parts in files in the folder `chunks`, named after their contents,
+which saves share. What this memory has in common with the save `previous` is not written again:
+that one must be whole and its chunks on the disk.
+
+Returns the names of the chunks that were written. Neither they nor the file are synced: a power cut
+may damage them until the caller has. Raises as save does.)")
+      .def(
           "save",
           [](const ReplayMemory& self, const std::filesystem::path& path) {
             const NoGil no_gil;
@@ -498,21 +517,38 @@ That includes open episodes and the generator. The file is written beside path a
 place once it is on the disk: path is at every moment what it was or complete. begin and append
 wait until it is done. OSError where the system refuses.)")
       .def_static(
+          "chunks_of",
+          [](const std::filesystem::path& path) {
+            std::vector<std::string> names;
+            for (const Chunk& chunk : ReplayMemory::chunks_of(path.string())) {
+              names.push_back(name_of(chunk));
+            }
+            return names;
+          },
+          py::arg("path"),
+          R"(chunks_of(path)
+--
+
+The names of the chunks that a file of save_in_chunks needs, as often as it does.
+
+Raises as load does.)")
+      .def_static(
           "load",
-          [](const std::filesystem::path& path, py::handle storage,
+          [](const std::filesystem::path& path,
+             const std::optional<std::filesystem::path>& chunks, py::handle storage,
              const std::optional<std::filesystem::path>& directory) {
             const ReplayMemory::Place place{
                 storage.is_none() ? std::nullopt : std::optional(kStorages.value(storage)),
                 directory_argument(directory)};
             const NoGil no_gil;
-            return ReplayMemory::load(path.string(), place);
+            return ReplayMemory::load(path.string(), place, chunks ? chunks->string() : "");
           },
-          py::arg("path"), py::kw_only(), py::arg("storage") = py::none(),
-          py::arg("directory") = py::none(),
-          R"(load(path, *, storage=None, directory=None)
+          py::arg("path"), py::arg("chunks") = py::none(), py::kw_only(),
+          py::arg("storage") = py::none(), py::arg("directory") = py::none(),
+          R"(load(path, chunks=None, *, storage=None, directory=None)
 --
 
-Read a memory that save wrote.
+Read a memory that save wrote, or save_in_chunks with its folder `chunks`.
 
 storage and directory say how to hold its frames now, whatever was saved; None is as they were
 held, and in memory. What another memory has left in the directory is replaced.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fastdqn/batch.hpp"
+#include "fastdqn/chunk_folder.hpp"
 #include "fastdqn/frame_stack.hpp"
 #include "fastdqn/frame_store.hpp"
 #include "fastdqn/geometry.hpp"
@@ -178,16 +179,29 @@ class ReplayMemory {
   /// every moment; see SnapshotWriter for what is thrown.
   void save(const std::string& path) const;
 
+  /// The same with all but the small parts in the folder of chunks `folder`, where what the
+  /// snapshot `previous`, if there is one, has in common with this one is not written again.
+  /// Returns the names of the chunks that were written. Nothing is synced.
+  std::vector<std::string> save_in_chunks(const std::string& path, const std::string& folder,
+                                          const std::string& previous) const;
+
+  /// The settings of a saved memory, to look at before one is made with them. Throws SnapshotError.
+  static ReplayConfig config_of(const std::string& path);
+
+  /// The chunks of a snapshot. Throws SnapshotError where it is damaged.
+  static std::vector<Chunk> chunks_of(const std::string& path);
+
   /// How a saved memory is to hold its frames, where not as it did.
   struct Place {
     std::optional<Storage> storage;
     std::string directory;
   };
 
-  /// Reads such a file; in the directory it replaces what another memory may have left. Throws
+  /// Reads such a file, with its chunks, if it has any, from `chunks`; in the directory it replaces what another memory may have left. Throws
   /// SnapshotError where it is damaged in any way, OutOfMemory where its capacity is too much for
   /// this machine.
-  static std::unique_ptr<ReplayMemory> load(const std::string& path, const Place& place);
+  static std::unique_ptr<ReplayMemory> load(const std::string& path, const Place& place,
+                                            const std::string& chunks = "");
 
   /// Leaves a memory in a directory so that open finds it, through a power cut too, until it next
   /// changes; one without does nothing. Throws std::system_error.
@@ -257,6 +271,7 @@ class ReplayMemory {
   void prefetch(const Window& window) const noexcept;
   void gather_rows(std::span<const Slot> slots, const BatchTarget& target) const;
   Batch new_batch(std::size_t rows, StackLayout layout) const;
+  void save_to(SnapshotWriter& writer) const;
   template <class Fill>
   void fill(Fill fill);
   void write_all_but_frames(SnapshotWriter& writer) const;

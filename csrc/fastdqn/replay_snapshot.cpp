@@ -135,6 +135,42 @@ void require_sections(SnapshotReader& reader, const ReplayConfig& config) {
 
 }  // namespace
 
+void ReplayMemory::save(const std::string& path) const {
+  SnapshotWriter writer(path);
+  save_to(writer);
+}
+
+void ReplayMemory::save_to(SnapshotWriter& writer) const {
+  const std::shared_lock lock(mutex_);
+  check_open();
+  write_all_but_frames(writer);
+  store_->save(writer, stored());
+  writer.commit();
+}
+
+std::vector<std::string> ReplayMemory::save_in_chunks(const std::string& path,
+                                                      const std::string& folder,
+                                                      const std::string& previous) const {
+  ChunkFolder chunks(folder, previous.empty() ? std::vector<Chunk>{} : chunks_of(previous));
+  SnapshotWriter writer(path, chunks);
+  save_to(writer);
+  return chunks.written();
+}
+
+ReplayConfig ReplayMemory::config_of(const std::string& path) {
+  SnapshotReader reader(path);
+  try {
+    return read_config(reader);
+  } catch (const std::logic_error& error) {
+    throw SnapshotError(path, error.what());
+  }
+}
+
+std::vector<Chunk> ReplayMemory::chunks_of(const std::string& path) {
+  const SnapshotReader reader(path);
+  return {reader.chunks().begin(), reader.chunks().end()};
+}
+
 void ReplayMemory::write_all_but_frames(SnapshotWriter& writer) const {
   std::vector<SavedEnv> envs;
   for (const Env& env : envs_) {
@@ -154,15 +190,6 @@ void ReplayMemory::write_all_but_frames(SnapshotWriter& writer) const {
   writer.write_section(kStartsName, starts.data(), starts.size_bytes());
   writer.write_section(kRecordsName, records_.data(), stored() * sizeof(SlotRecord));
   writer.write_section(kDrawableName, drawable_.data(), drawable_.size() * sizeof(Slot));
-}
-
-void ReplayMemory::save(const std::string& path) const {
-  const std::shared_lock lock(mutex_);
-  check_open();
-  SnapshotWriter writer(path);
-  write_all_but_frames(writer);
-  store_->save(writer, stored());
-  writer.commit();
 }
 
 /// With the lock held.
@@ -282,8 +309,10 @@ void ReplayMemory::fill(Fill fill) try {
   throw;
 }
 
-std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path, const Place& place) {
-  SnapshotReader reader(path);
+std::unique_ptr<ReplayMemory> ReplayMemory::load(const std::string& path, const Place& place,
+                                                 const std::string& chunks) {
+  SnapshotReader reader(path, chunks);
+  reader.require_chunks();
   try {
     ReplayConfig config = read_config(reader);
     // Before anything is allocated for them.

@@ -67,16 +67,6 @@ constexpr Tables make_tables() noexcept {
 
 constexpr Tables kTables = make_tables();
 
-[[noreturn]] void fail_system(const std::string& path, const char* what) {
-  throw std::system_error(errno, std::generic_category(), path + ": " + what);
-}
-
-int open_or_fail(const std::string& path, int flags) {
-  const int descriptor = open(path.c_str(), flags | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail_system(path, "cannot be opened");
-  return descriptor;
-}
-
 bool same_file(int descriptor, const std::string& path) {
   struct stat opened {};
   struct stat named {};
@@ -106,7 +96,52 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// Sections below this are not worth a file.
+constexpr std::size_t kLeastChunked = std::size_t{64} << 10;
+// A section that grows in pieces is cut behind every eighth of them, by what is in it, so that the
+// chunks behind a change are the same again.
+constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
+constexpr std::uint64_t kPiecesPerCut = 8;
+constexpr std::size_t kLookedAtNbytes = 64;
+constexpr const char* kChunkedName = "chunked";
+constexpr const char* kChunksName = "chunks";
+
 }  // namespace
+
+void fail_system(const std::string& path, const char* what) {
+  throw std::system_error(errno, std::generic_category(), path + ": " + what);
+}
+
+int open_or_fail(const std::string& path, int flags) {
+  const int descriptor = open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail_system(path, "cannot be opened");
+  return descriptor;
+}
+
+void write_all(int descriptor, const void* data, std::size_t nbytes, const std::string& path) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  while (nbytes > 0) {
+    const ssize_t written = ::write(descriptor, bytes, nbytes);
+    if (written < 0 && errno != EINTR) fail_system(path, "cannot be written");
+    if (written < 0) continue;
+    bytes += written;
+    nbytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void read_all(int descriptor, std::uint64_t offset, void* target, std::size_t nbytes,
+              const std::string& path) {
+  auto* bytes = static_cast<std::byte*>(target);
+  while (nbytes > 0) {
+    const ssize_t got = pread(descriptor, bytes, nbytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_system(path, "cannot be read");
+    if (got == 0) throw SnapshotError(path, "the file shrank while it was read");
+    bytes += got;
+    offset += static_cast<std::uint64_t>(got);
+    nbytes -= static_cast<std::size_t>(got);
+  }
+}
 
 std::uint32_t checksum(const void* data, std::size_t nbytes, std::uint32_t previous) noexcept {
   const auto* bytes = static_cast<const unsigned char*>(data);
@@ -135,6 +170,11 @@ SnapshotWriter::SnapshotWriter(std::string path)
   write(&header, sizeof(header));
 }
 
+SnapshotWriter::SnapshotWriter(std::string path, ChunkFolder& chunks)
+    : SnapshotWriter(std::move(path)) {
+  chunks_ = &chunks;
+}
+
 SnapshotWriter::~SnapshotWriter() {
   if (!committed_) unlink(partial_path_.c_str());
 }
@@ -146,20 +186,27 @@ void SnapshotWriter::write_section(std::string_view name, const void* data, std:
 }
 
 void SnapshotWriter::begin_section(std::string_view name, std::size_t nbytes) {
+  missing_nbytes_ = nbytes;
+  sum_ = 0;
+  in_chunks_ = chunks_ != nullptr && nbytes >= kLeastChunked;
+  if (in_chunks_) {
+    chunked_.push_back({{}, nbytes, 0});
+    name.copy(chunked_.back().name.data(), kNameNbytes);
+    return;
+  }
   SectionHeader header{};
   name.copy(header.name.data(), kNameNbytes);
   header.nbytes_low = static_cast<std::uint32_t>(nbytes);
   header.nbytes_high = static_cast<std::uint32_t>(std::uint64_t{nbytes} >> 32);
   header.checksum = checksum(&header, offsetof(SectionHeader, checksum));
   write(&header, sizeof(header));
-  missing_nbytes_ = nbytes;
-  sum_ = 0;
 }
 
 void SnapshotWriter::write_piece(const void* data, std::size_t nbytes) {
   if (nbytes > missing_nbytes_) throw std::logic_error("a section gets more than was announced");
   missing_nbytes_ -= nbytes;
   const auto* bytes = static_cast<const std::byte*>(data);
+  if (in_chunks_) return write_chunked(bytes, nbytes);
   for (std::size_t done = 0; done < nbytes;) {
     const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
     sum_ = checksum(bytes + done, chunk, sum_);
@@ -170,14 +217,20 @@ void SnapshotWriter::write_piece(const void* data, std::size_t nbytes) {
 
 void SnapshotWriter::end_section() {
   if (missing_nbytes_ > 0) throw std::logic_error("a section gets less than was announced");
-  write(&sum_, sizeof(sum_));
+  if (in_chunks_) {
+    end_chunk();
+  } else {
+    write(&sum_, sizeof(sum_));
+  }
 }
 
 void SnapshotWriter::commit() {
+  if (chunks_ != nullptr) write_chunk_lists();
   write_section(kEndName, nullptr, 0);
-  if (fsync(file_.descriptor()) != 0) fail_system(partial_path_, "cannot be written to the disk");
+  if (chunks_ == nullptr && fsync(file_.descriptor()) != 0) fail_system(partial_path_, "cannot be written to the disk");
   if (rename(partial_path_.c_str(), path_.c_str()) != 0) fail_system(path_, "cannot be replaced");
   committed_ = true;
+  if (chunks_ != nullptr) return;
   // So that the new name survives a power cut too. Not every folder can be opened or synced, and
   // the snapshot is complete by now: no reason to fail.
   const File folder(open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -185,22 +238,51 @@ void SnapshotWriter::commit() {
 }
 
 void SnapshotWriter::write(const void* data, std::size_t nbytes) {
-  const auto* bytes = static_cast<const std::byte*>(data);
+  write_all(file_.descriptor(), data, nbytes, partial_path_);
+}
+
+void SnapshotWriter::write_chunked(const std::byte* bytes, std::size_t nbytes) {
+  const std::size_t looked_at = std::min(nbytes, kLookedAtNbytes);
+  const bool cuts = nbytes < kMaxChunkNbytes && digest(bytes, looked_at).low % kPiecesPerCut == 0;
   while (nbytes > 0) {
-    const ssize_t written = ::write(file_.descriptor(), bytes, nbytes);
-    if (written < 0 && errno != EINTR) fail_system(partial_path_, "cannot be written");
-    if (written < 0) continue;
-    bytes += written;
-    nbytes -= static_cast<std::size_t>(written);
+    const std::size_t part = std::min(nbytes, kMaxChunkNbytes - chunk_.size());
+    if (part == kMaxChunkNbytes) {
+      listed_.push_back(chunks_->put(bytes, part));
+      ++chunked_.back().num_chunks;
+    } else {
+      chunk_.insert(chunk_.end(), bytes, bytes + part);
+      if (chunk_.size() == kMaxChunkNbytes) end_chunk();
+    }
+    bytes += part;
+    nbytes -= part;
   }
+  if (cuts && chunk_.size() >= kLeastChunk) end_chunk();
+}
+
+void SnapshotWriter::end_chunk() {
+  if (chunk_.empty()) return;
+  listed_.push_back(chunks_->put(chunk_.data(), chunk_.size()));
+  ++chunked_.back().num_chunks;
+  chunk_.clear();
+}
+
+void SnapshotWriter::write_chunk_lists() {
+  const std::vector<ChunkedSection> sections = std::move(chunked_);
+  ChunkFolder* const folder = std::exchange(chunks_, nullptr);
+  write_section(kChunkedName, sections.data(), sections.size() * sizeof(ChunkedSection));
+  write_section(kChunksName, listed_.data(), listed_.size() * sizeof(Chunk));
+  chunks_ = folder;
 }
 
 // -- reading ----------------------------------------------------------------------------------
 
 // O_NONBLOCK: a pipe is to be refused, not waited for.
-SnapshotReader::SnapshotReader(std::string path)
-    : path_(std::move(path)), file_(open_or_fail(path_, O_RDONLY | O_NONBLOCK)) {
+SnapshotReader::SnapshotReader(std::string path, std::string chunks)
+    : path_(std::move(path)),
+      file_(open_or_fail(path_, O_RDONLY | O_NONBLOCK)),
+      folder_(std::move(chunks)) {
   find_sections();
+  if (has_section(kChunkedName)) find_chunked_sections();
 }
 
 void SnapshotReader::find_sections() {
@@ -244,7 +326,7 @@ void SnapshotReader::find_sections() {
                                      std::to_string(file_nbytes));
     }
     require(offset + head.nbytes() + sizeof(std::uint32_t), "section \"" + name + "\"");
-    sections_.push_back({name, offset, static_cast<std::size_t>(head.nbytes())});
+    sections_.push_back({name, offset, static_cast<std::size_t>(head.nbytes()), false});
     offset += head.nbytes() + sizeof(std::uint32_t);
     if (name != kEndName) continue;
     if (offset != file_nbytes) {
@@ -256,6 +338,39 @@ void SnapshotReader::find_sections() {
   }
   throw SnapshotError(path_, "the file has more than " + std::to_string(kMaxSections) +
                                  " sections");
+}
+
+/// Each chunk is where it should be and has its size before anything is made for its contents.
+void SnapshotReader::find_chunked_sections() {
+  const auto refuse = [&](const std::string& what) { throw SnapshotError(path_, what); };
+  const auto read_items = [&](const char* name, auto& items) {
+    const std::size_t nbytes = section_nbytes(name);
+    if (nbytes % sizeof(items[0]) != 0) refuse("section \"" + std::string(name) + "\" is damaged");
+    items.resize(nbytes / sizeof(items[0]));
+    read_section(name, items.data(), nbytes);
+  };
+  std::vector<ChunkedSection> sections;
+  read_items(kChunkedName, sections);
+  read_items(kChunksName, listed_);
+  if (sections.size() > kMaxSections) refuse("it has more than a snapshot's sections");
+  std::uint64_t next = 0;
+  for (const ChunkedSection& chunked : sections) {
+    const std::string name(chunked.name.data(), strnlen(chunked.name.data(), kNameNbytes));
+    if (chunked.num_chunks > listed_.size() - next) refuse("a list of its parts is too short");
+    std::uint64_t nbytes = 0;
+    for (std::uint64_t k = next; k < next + chunked.num_chunks; ++k) nbytes += listed_[k].nbytes;
+    if (nbytes != chunked.nbytes) refuse("the parts of \"" + name + "\" are not all of it");
+    sections_.push_back({name, next, static_cast<std::size_t>(nbytes), true});
+    next += chunked.num_chunks;
+  }
+  for (const Chunk& chunk : listed_) {
+    if (chunk.nbytes > kMaxChunkNbytes) refuse("a part of it is larger than any can be");
+  }
+  if (next != listed_.size()) refuse("a list of its parts is too long");
+}
+
+void SnapshotReader::require_chunks() const {
+  for (const Chunk& chunk : listed_) folder_.require(chunk, path_);
 }
 
 const SnapshotReader::Section& SnapshotReader::section(std::string_view name) const {
@@ -285,13 +400,15 @@ SnapshotReader::Stream::Stream(SnapshotReader& reader, std::string_view name)
     : reader_(reader),
       name_(name),
       offset_(reader.section(name).offset),
-      nbytes_left_(reader.section(name).nbytes) {}
+      nbytes_left_(reader.section(name).nbytes),
+      in_chunks_(reader.section(name).in_chunks) {}
 
 void SnapshotReader::Stream::read(void* target, std::size_t nbytes) {
   if (nbytes > nbytes_left_) {
     throw SnapshotError(reader_.path(), "section \"" + name_ + "\" is too short for its contents");
   }
   auto* bytes = static_cast<std::byte*>(target);
+  if (in_chunks_) return read_chunked(bytes, nbytes);
   for (std::size_t done = 0; done < nbytes;) {
     const std::size_t chunk = std::min(kChunkNbytes, nbytes - done);
     reader_.read_at(offset_, bytes + done, chunk);
@@ -302,10 +419,29 @@ void SnapshotReader::Stream::read(void* target, std::size_t nbytes) {
   nbytes_left_ -= nbytes;
 }
 
+void SnapshotReader::Stream::read_chunked(std::byte* target, std::size_t nbytes) {
+  nbytes_left_ -= nbytes;
+  while (nbytes > 0) {
+    if (chunk_done_ == chunk_.size()) {
+      const Chunk& next = reader_.listed_[offset_++];
+      chunk_.resize(static_cast<std::size_t>(next.nbytes));
+      chunk_done_ = 0;
+      reader_.folder_.get(next, chunk_.data(), reader_.path());
+      continue;  // a forged one may be empty
+    }
+    const std::size_t part = std::min(nbytes, chunk_.size() - chunk_done_);
+    std::memcpy(target, chunk_.data() + chunk_done_, part);
+    chunk_done_ += part;
+    target += part;
+    nbytes -= part;
+  }
+}
+
 void SnapshotReader::Stream::finish() {
   if (nbytes_left_ > 0) {
     throw SnapshotError(reader_.path(), "section \"" + name_ + "\" is longer than its contents");
   }
+  if (in_chunks_) return;  // each was checked by itself
   std::uint32_t stored = 0;
   reader_.read_at(offset_, &stored, sizeof(stored));
   if (stored != sum_) {
@@ -314,16 +450,7 @@ void SnapshotReader::Stream::finish() {
 }
 
 void SnapshotReader::read_at(std::uint64_t offset, void* target, std::size_t nbytes) {
-  auto* bytes = static_cast<std::byte*>(target);
-  while (nbytes > 0) {
-    const ssize_t got = pread(file_.descriptor(), bytes, nbytes, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_system(path_, "cannot be read");
-    if (got == 0) throw SnapshotError(path_, "the file shrank while it was read");
-    bytes += got;
-    offset += static_cast<std::uint64_t>(got);
-    nbytes -= static_cast<std::size_t>(got);
-  }
+  read_all(file_.descriptor(), offset, target, nbytes, path_);
 }
 
 }  // namespace fastdqn

@@ -104,6 +104,8 @@ void WriteOrder::check() const {
   }
   require(stored == num_stored() && end == state_.num_written,
           "the blocks do not hold what was written last");
+  require(starts_[block_] == state_.num_written - (state_.head - begin_of(block_)),
+          "the block being written was not entered when it says");
 }
 
 }  // namespace fastdqn
