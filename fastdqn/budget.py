@@ -36,6 +36,8 @@ WORST_COMPRESSION = 1.02
 # A batch takes about this for each number in its stacks: its slots, float32 copies, activations
 # and gradients.
 BYTES_PER_BATCH_NUMBER = 40
+# What changes from one checkpoint to the next is counted by this.
+MOST_STEPS_PER_SECOND = 1_000
 # Everything else that grows after the check: scratch memory of the libraries, logs, an evaluation.
 # Measured from 50 to 70 MiB with batches of 32 of Atari's frames.
 WORKSPACE_BYTES = 128 * 2**20
@@ -94,19 +96,32 @@ def needs_of(
         if game is not None and tuple(frame_shape) == GAME_FRAME_SHAPE and dtype == np.uint8:
             frame = min(frame, budgeted_frame_bytes(game))
     in_files = config.replay_dir is not None
-    saved = config.replay_capacity * (frame + RECORD_BYTES) + network_bytes
-    checkpoints = (
-        0 if not config.makes_checkpoints else 1 if resumed else 1 + config.keep_checkpoints
-    )
     models = 2 * network_bytes  # one, and a new one beside it
+    checkpoints = (
+        _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes, resumed)
+        if config.makes_checkpoints
+        else 0
+    )
     return Needs(
         frame=RECORD_BYTES + (0 if in_files else frame),
         frame_file=frame if in_files else 0,
         beside=_beside(config, numbers, network_bytes if on_host else 0),
         reserved=_reserved(config),
         children=EVALUATION_BYTES if config.evaluation_period_steps is not None else 0,
-        written=0 if config.out is None else models + checkpoints * saved,
+        written=0 if config.out is None else models + checkpoints,
     )
+
+
+def _checkpoint_bytes(config: Config, frame: int, network_bytes: int, resumed: bool) -> int:
+    """Of those that are kept and of one being written: they share what they have in common."""
+    steps = float(config.checkpoint_period_steps or math.inf)
+    if config.checkpoint_period_minutes is not None:
+        steps = min(steps, config.checkpoint_period_minutes * 60 * MOST_STEPS_PER_SECOND)
+    changes = int(min(steps, config.replay_capacity)) * frame + network_bytes
+    if resumed:
+        return changes
+    whole = config.replay_capacity * frame + network_bytes
+    return whole + config.keep_checkpoints * changes
 
 
 def _beside(config: Config, numbers: int, network_bytes: int) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """The command `fastdqn-train`, generated from `Config`.
 
-Ctrl-C ends the run as its budget would, with model and logs saved.
+Ctrl-C ends the run as its budget would, with model, logs and a checkpoint saved;
+`--resume` goes on with it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _train(config: Config, resume: str | None, stop: StopSignals) -> None:
     learned = "" if counters.updates else ", before learning started"
     saved = f"; model and logs are in {folder}" if folder else ""
     print(f"{ended} at step {counters.steps:,}{learned}{saved}", flush=True)
-    if stop.received and folder is not None and trainer.can_be_resumed:
+    if trainer.can_be_resumed and not trainer.budget.is_spent(counters, 0):
         print(f"to go on: {_PROGRAM} --resume {shlex.quote(str(folder))}", flush=True)
 
 
@@ -108,7 +109,7 @@ def _parse(argv: Sequence[str]) -> tuple[Config, str | None]:
 
 
 _DESCRIPTION = (
-    "Train a deep Q-network. Ctrl-C ends the run with model and logs saved, a second one at once. "
+    "Train a deep Q-network. Ctrl-C ends the run with everything saved, a second one at once. "
     "Large numbers may be written 50_000, 50,000 or 5e4. --version prints the version."
 )
 _PRESET_HELP = tyro.conf.arg(

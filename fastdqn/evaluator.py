@@ -118,14 +118,23 @@ class Evaluator:
     def wait(self) -> None:
         """Return once nothing is under way."""
 
-    def save_state(self) -> list[dict[str, Any]]:
-        """What there is to take, in values that JSON can hold. Waits for what is under way."""
-        self.wait()
-        return [asdict(report) for report in self._finished]
+    def save_state(self) -> dict[str, Any]:
+        """What has not been taken, and what is under way, as JSON and bytes."""
+        return {"finished": [asdict(report) for report in self._finished], "under_way": None}
 
-    def load_state(self, state: list[dict[str, Any]]) -> None:
-        """Goes on from such a state."""
-        self._finished = [_report(values) for values in state]
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from such a state: what was under way begins anew, and comes out the same."""
+        self._finished = [_report(dict(report)) for report in state["finished"]]
+        if (task := state["under_way"]) is not None:
+            with tempfile.TemporaryDirectory(prefix="fastdqn-evaluation-") as folder:
+                model = Path(folder) / MODEL_FILE
+                model.write_bytes(task["model"])
+                self.begin(
+                    lambda: load_agent(model, "cpu"),
+                    task["steps"],
+                    task["frames"],
+                    baseline=task["baseline"],
+                )
 
     def close(self) -> None:
         """Call off what is under way."""
@@ -203,6 +212,19 @@ class Background(Evaluator):
         if source is not None and select.select([source], [], [], 0)[0]:
             self.wait()
         return super().take_finished()
+
+    def save_state(self) -> dict[str, Any]:
+        """See `Evaluator`."""
+        task = self._under_way
+        if task is None:
+            return super().save_state()
+        under_way = {
+            "steps": task.steps,
+            "frames": task.frames,
+            "baseline": task.baseline,
+            "model": self._start()[1].read_bytes(),
+        }
+        return {**super().save_state(), "under_way": under_way}
 
     def wait(self) -> None:
         """See `Evaluator`."""

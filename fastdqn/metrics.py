@@ -251,8 +251,7 @@ class CsvWriter:
     """`progress.csv`, a row a report, and `episodes.csv`, a row a game. NaN is an empty cell.
 
     With the first evaluation come `evaluations.csv`, a row for each, and `evaluation_games.csv`, a
-    row for each of their games.
-    Files that are there are gone on with.
+    row for each of their games. Files that are there are gone on with.
     """
 
     def __init__(self, folder: Path) -> None:

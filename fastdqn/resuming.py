@@ -26,8 +26,10 @@ __all__ = ["CHANGEABLE", "changed_config", "resume", "resumed_trainer", "saved_c
 # device for rounding.
 CHANGEABLE = (
     *("steps", "frames", "episodes", "hours"),
-    *("device", "threads", "prefetch_threads", "evaluation_epsilon"),
-    *("log_period_steps", "save_period_steps"),
+    *("device", "threads", "workers", "prefetch_threads", "replay_device"),
+    *("replay_storage", "replay_dir", "allow_overcommit"),
+    *("log_period_steps", "save_period_steps", "wandb"),
+    *("evaluation_epsilon", "evaluation_period_steps", "evaluation_episodes", "evaluation_frames"),
     *("checkpoint_period_minutes", "checkpoint_period_steps", "keep_checkpoints"),
 )
 
@@ -115,8 +117,8 @@ def changed_config(saved: dict[str, Any], changes: dict[str, Any]) -> Config:
     for name, value in after.to_dict().items():
         if value != getattr(before, name) and name not in CHANGEABLE:
             raise UserError(
-                f"{name}={value!r}: the run has {getattr(before, name)!r}; a resumed run may "
-                f"change only {', '.join(CHANGEABLE)}"
+                f"{name}={value!r}: the run has {getattr(before, name)!r}; a resumed run keeps it "
+                "(--help says under --resume what may change)"
             )
     return after
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from fastdqn.metrics import (
     Writer,
     import_wandb,
 )
-from fastdqn.run_state import Checkpoint, CheckpointWriter, RunLock, checkpoints_of
+from fastdqn.run_state import Checkpoint, CheckpointWriter, Replay, RunLock, checkpoints_of
 
 __all__ = ["NoFolder", "Output", "Resumed", "RunFolder", "make_output"]
 
@@ -51,9 +51,12 @@ class Output(Protocol):
         steps: int,
         config: Config,
         state: Mapping[str, Any],
-        save_replay: Callable[[Path], None],
+        replay: Replay,
     ) -> None:
-        """Save all that the run needs to go on from here."""
+        """Save all that the run needs to go on from here; `state` is not written to any more."""
+
+    def wait(self) -> None:
+        """Return once the last checkpoint is in place."""
 
     def close(self) -> None:
         """Nothing more follows."""
@@ -71,6 +74,9 @@ class NoFolder:
         pass
 
     def checkpoint(self, *_: object) -> None:
+        pass
+
+    def wait(self) -> None:
         pass
 
     def close(self) -> None:
@@ -133,16 +139,21 @@ class RunFolder:
         steps: int,
         config: Config,
         state: Mapping[str, Any],
-        save_replay: Callable[[Path], None],
+        replay: Replay,
     ) -> None:
         """See `Output`. It is complete or not there, whatever happens meanwhile."""
         logs = {path.name: path.stat().st_size for path in _logs(self.path)}
-        self._checkpoints.write(steps, config.to_dict(), {**state, "log_nbytes": logs}, save_replay)
+        self._checkpoints.write(steps, config.to_dict(), {**state, "log_nbytes": logs}, replay)
+
+    def wait(self) -> None:
+        """See `Output`. Raises `UserError` where it could not be put there."""
+        self._checkpoints.wait()
 
     def close(self) -> None:
         """See `Output`."""
         with ExitStack() as last_to_first:
             last_to_first.callback(self._lock.release)
+            last_to_first.callback(self.wait)
             for writer in self._writers:
                 last_to_first.callback(writer.close)
 

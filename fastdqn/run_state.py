@@ -4,11 +4,12 @@
     RUN/checkpoints/step-000000120000/
         manifest.json                 settings, counters, generators and so on; digests of the files
         arrays.safetensors            weights, optimizer, states of the environments
-        replay.fastdqn                the replay memory (docs/resuming.md has the format)
+        replay.fastdqn                the replay memory: its small parts, and where the rest is
+    RUN/checkpoints/chunks/           what checkpoints share; written once, never changed
 
 A checkpoint is written aside, synced, and renamed into place as a whole: one whose name is right is
 complete, whenever the process was killed. Nothing in it is believed before it is checked, nothing
-is unpickled. What the parts of the state mean is the trainer's.
+is unpickled. docs/resuming.md has the formats; what the parts of the state mean is the trainer's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +38,7 @@ from fastdqn.replay import ReplayMemory
 __all__ = ["Checkpoint", "CheckpointWriter", "DamagedCheckpoint", "RunLock", "checkpoints_of"]
 
 FOLDER = "checkpoints"
+CHUNKS = "chunks"
 MANIFEST_FILE = "manifest.json"
 ARRAYS_FILE = "arrays.safetensors"
 REPLAY_FILE = "replay.fastdqn"
@@ -123,7 +127,11 @@ class Checkpoint:
         path = self.path / REPLAY_FILE
         where = {name: settings[name] for name in ("storage", "directory")}
         try:
-            memory = ReplayMemory.load(path, **where)
+            if _digest(path) != self._files[REPLAY_FILE]["sha256"]:
+                raise self._damaged(f"{REPLAY_FILE} differs from its digest")
+            memory = ReplayMemory.load(path, self.path.parent / CHUNKS, **where)
+        except DamagedCheckpoint:
+            raise
         except (ValueError, OSError) as error:
             if isinstance(error, OSError) and where["directory"] is not None:
                 raise
@@ -178,66 +186,113 @@ def checkpoints_of(run: Path) -> list[Path]:
         raise UserError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
+class Replay(Protocol):
+    """What is needed of a replay memory."""
+
+    def save_in_chunks(self, path: Path, chunks: Path, previous: Path | None) -> list[str]:
+        """See `fastdqn.ReplayMemory`."""
+
+
 class CheckpointWriter:
-    """Writes a run's checkpoints and removes all but the last `keep`."""
+    """Writes a run's checkpoints and removes all but the last `keep`.
 
-    def __init__(self, run: Path, keep: int, kept: tuple[Path, ...] = ()) -> None:
+    A checkpoint is taken at once, as far as the system's memory; a thread brings it to the disk and
+    puts it in place while the run goes on. `kept` are the checkpoints that the run goes on from,
+    oldest first: whatever else is in the folder is no part of it.
+    """
+
+    def __init__(self, run: Path, keep: int, kept: Sequence[Path] = ()) -> None:
         self._folder = run / FOLDER
+        self._chunks = self._folder / CHUNKS
         self._keep = keep
-        self._kept = list(kept)  # oldest first; whatever else is there is no part of this run
+        self._kept = list(kept)
+        self._under_way: threading.Thread | None = None
+        self._error: UserError | None = None
 
-    def write(
-        self,
-        steps: int,
-        config: Mapping[str, Any],
-        state: Any,
-        save_replay: Callable[[Path], None],
-    ) -> Path:
-        """Put a checkpoint in place, whole. `state` is of what JSON holds, bytes and arrays.
+    def write(self, steps: int, config: Mapping[str, Any], state: Any, replay: Replay) -> None:
+        """Take a checkpoint. `state` is of what JSON holds, bytes and arrays, and is not written to
+        any more.
 
-        Raises `UserError` where the system refuses; the earlier ones are as they were.
+        Raises `UserError` where the system refuses, also for the one before this; the earlier ones
+        are as they were.
         """
+        self.wait()
         final = self._folder / f"step-{steps:012}"
         aside = final.with_name(final.name + ".partial")
-        try:
+        with self._refusals(final, aside):
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-            arrays: dict[str, NDArray[Any]] = {}
-            plain = _without_arrays(state, arrays, "")
-            save_file(arrays, aside / ARRAYS_FILE)
-            save_replay(aside / REPLAY_FILE)
-            files: dict[str, dict[str, Any]] = {
-                ARRAYS_FILE: {"sha256": _digest(aside / ARRAYS_FILE)},
-                REPLAY_FILE: {},  # it has checksums of its own
-            }
-            for name, file in files.items():
-                file["nbytes"] = (aside / name).stat().st_size
-            content = {"format": _FORMAT, "config": dict(config), "state": plain, "files": files}
-            text = _canonical(content)
-            manifest = {"sha256": hashlib.sha256(text).hexdigest(), "content": content}
-            (aside / MANIFEST_FILE).write_text(json.dumps(manifest))
-            for name in (ARRAYS_FILE, MANIFEST_FILE):
-                _sync(aside / name)
-            _sync(aside)
-            if final.exists():  # damaged, or of a run that went another way from here
-                final.rename(self._outdated(final))
-            aside.rename(final)
-            _sync(self._folder)
-        except (OSError, SafetensorError) as error:
+            self._chunks.mkdir(exist_ok=True)
+            before = self._kept[-1] / REPLAY_FILE if self._kept else None
+            names = replay.save_in_chunks(aside / REPLAY_FILE, self._chunks, before)
+
+        def finish() -> None:
+            try:
+                with self._refusals(final, aside):
+                    self._finish(final, aside, names, dict(config), state)
+            except UserError as error:
+                self._error = error
+
+        self._under_way = threading.Thread(target=finish, name="checkpoint")
+        self._under_way.start()
+
+    def wait(self) -> None:
+        """Return once the last checkpoint is in place. Raises `UserError` where it could not be."""
+        if self._under_way is not None:
+            self._under_way.join()
+            self._under_way = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    @contextmanager
+    def _refusals(self, final: Path, aside: Path) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError, ValueError) as error:
             shutil.rmtree(aside, ignore_errors=True)
-            what = error.strerror if isinstance(error, OSError) else str(error)
-            raise UserError(f"{final}: could not be written: {what}") from error
+            what = error.strerror if isinstance(error, OSError) else None
+            raise UserError(f"{final}: could not be written: {what or error}") from error
+
+    def _finish(
+        self, final: Path, aside: Path, names: list[str], config: dict[str, Any], state: Any
+    ) -> None:
+        arrays: dict[str, NDArray[Any]] = {}
+        plain = _without_arrays(state, arrays, "")
+        save_file(arrays, aside / ARRAYS_FILE)
+        files = {
+            name: {"sha256": _digest(aside / name), "nbytes": (aside / name).stat().st_size}
+            for name in (ARRAYS_FILE, REPLAY_FILE)
+        }
+        content = {"format": _FORMAT, "config": config, "state": plain, "files": files}
+        digest = hashlib.sha256(_canonical(content)).hexdigest()
+        (aside / MANIFEST_FILE).write_text(json.dumps({"sha256": digest, "content": content}))
+        for name in names:
+            _sync(self._chunks / name)
+        _sync(self._chunks)
+        for name in (*files, MANIFEST_FILE):
+            _sync(aside / name)
+        _sync(aside)
+        if final.exists():  # damaged, or of a run that went another way from here
+            final.rename(self._outdated(final))
+        aside.rename(final)
+        _sync(self._folder)
         self._kept = [*(path for path in self._kept if path != final), final][-self._keep :]
         self._remove_others()
-        return final
 
     def _remove_others(self) -> None:
         for path in self._folder.iterdir():
-            if path not in self._kept:
+            if path not in self._kept and path != self._chunks:
                 # Renamed first: what a kill leaves half removed has no checkpoint's name.
                 if _NAME.fullmatch(path.name):
                     path = path.rename(self._outdated(path))
                 shutil.rmtree(path, ignore_errors=True)
+        needed = {
+            name for path in self._kept for name in ReplayMemory.chunks_of(path / REPLAY_FILE)
+        }
+        for path in self._chunks.iterdir():
+            if path.name not in needed:
+                path.unlink()
 
     @staticmethod
     def _outdated(path: Path) -> Path:

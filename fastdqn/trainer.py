@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,8 +194,9 @@ class Trainer:
         self._reported = Counters()
         self._lapped = Counters()  # in this process, since when speeds are counted
         self._due: tuple[Due, ...] = ()
-        self._between_steps = False
         self._begun = False
+        self._between_steps = False
+        self._looked_back = False  # on the steps so far, with a report and so on
         if resumed is not None:
             self._load_state(resumed.state)
             if self.budget.is_spent(self.counters, 0):
@@ -239,15 +239,18 @@ class Trainer:
                 self._evaluator.begin(self._copy_on_cpu, 0, 0, baseline=True)
             self._between_steps = True
             while not (self._is_spent() or stop()):
-                # Report on the steps so far; the updates that the last ones made due are to come.
-                if self._crossed(config.log_period_steps) and counters != self._reported:
-                    yield self._report()
-                if self._crossed(config.save_period_steps):
-                    self.output.save(self.agent(), counters)
+                # Report on the steps so far; the updates that the last ones made due are to come. A
+                # resumed run may have done so before it was stopped.
+                if not self._looked_back:
+                    if self._crossed(config.log_period_steps) and counters != self._reported:
+                        yield self._report()
+                    if self._crossed(config.save_period_steps):
+                        self.output.save(self.agent(), counters)
+                    self._evaluate_if_due()
+                    self._looked_back = True
                 if self._checkpoints.is_due(counters.steps):
                     self._checkpoint()
-                self._between_steps = False
-                self._evaluate_if_due()
+                self._between_steps = self._looked_back = False
 
                 # Begin to gather the batches that are due: the threads do it while this one acts.
                 self._prefetch()
@@ -281,11 +284,14 @@ class Trainer:
                 self._between_steps = True
             # What follows belongs to the end of a run: one that goes on from here does it in turn.
             self._checkpoint()
+            self.output.wait()
             self._between_steps = False
-            self._evaluate_if_due()
+            goes_on = self.can_be_resumed and not self.budget.is_spent(counters, 0)
+            if not goes_on:
+                self._evaluate_if_due()
             self._prefetch()
             self._learn()
-            if self._evaluator.is_busy:
+            if self._evaluator.is_busy and not goes_on:
                 # Whoever does not want to wait for it can end the process: the model is there.
                 self.output.save(self.agent(), counters)
                 self._evaluator.wait()
@@ -353,11 +359,8 @@ class Trainer:
         if self._checkpoints.enabled and self._checkpoints.last_steps != self.counters.steps:
             with self._checkpoints.timed(self.counters.steps):
                 self.output.checkpoint(
-                    self.counters.steps, self.config, self._save_state(), self._save_replay
+                    self.counters.steps, self.config, self._save_state(), self.memory
                 )
-
-    def _save_replay(self, path: Path) -> None:
-        self.memory.save(path)
 
     def _save_state(self) -> dict[str, Any]:
         """All but the replay memory, as JSON, bytes and arrays."""
@@ -368,6 +371,8 @@ class Trainer:
         return {
             "counters": dataclasses.asdict(self.counters),
             "reported": dataclasses.asdict(self._reported),
+            "looked_back": self._looked_back,
+            "evaluations": self._evaluator.save_state(),
             "due": [due.name for due in self._due],
             "exploration": self._exploration.bit_generator.state,
             "games": self._games.save_state(),
@@ -375,7 +380,6 @@ class Trainer:
             "seconds": self._clock.total,
             "learner": self.learner.save_state(),
             "environments": environments,
-            "evaluations": self._evaluator.save_state(),
             "functions": self._functions,
         }
 
@@ -388,12 +392,13 @@ class Trainer:
         ):
             for name, value in saved.items():
                 setattr(counters, name, value)
+        self._looked_back = state["looked_back"]
+        self._evaluator.load_state(state["evaluations"])
         self._due = tuple(Due[name] for name in state["due"])
         self._exploration.bit_generator.state = state["exploration"]
         self._means.load_state(state["means"])
         self._clock = _Clock(state["seconds"])
         self.learner.load_state(state["learner"])
-        self._evaluator.load_state(state["evaluations"])
         environments = state["environments"]
         self._begun = "not_saved" not in environments
         if self._begun:

@@ -96,8 +96,8 @@ def test_wrong_input_is_one_line_and_status_2(
 
 @pytest.mark.parametrize("word", ["50000", "50_000", "50,000", "5e4", "5E4", "0.5e5"])
 def test_large_numbers_as_people_write_them(word: str) -> None:
-    config, _ = _parse(["--env", "CartPole-v1", "--steps", word])
-    assert config.steps == 50_000
+    config, resume = _parse(["--env", "CartPole-v1", "--steps", word])
+    assert (config.steps, resume) == (50_000, None)
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

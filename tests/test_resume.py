@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 import fastdqn
 from fastdqn.config import Config
 from fastdqn.errors import UserError
+from fastdqn.replay import ReplayMemory
 from fastdqn.resuming import resumed_trainer
 from fastdqn.run_folder import RunFolder
 from fastdqn.run_state import Checkpoint, RunLock, checkpoints_of
@@ -68,7 +69,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def curves(run: Path) -> list[tuple[str, int, float]]:
-    """TensorBoard's points, in the order in which its files have them."""
+    """TensorBoard's points, each as often as its files have it."""
     points = []
     for path in sorted(run.glob("events.out.tfevents.*")):
         for event in EventFileLoader(str(path)).Load():
@@ -76,7 +77,7 @@ def curves(run: Path) -> list[tuple[str, int, float]]:
                 if value.tag.split("/")[1] not in OF_THE_MACHINE:
                     number = value.tensor.float_val[0] if value.HasField("tensor") else 0.0
                     points.append((value.tag, event.step, number or value.simple_value))
-    return points
+    return sorted(points)
 
 
 def digests(value: Any, place: str = "") -> dict[str, str]:
@@ -108,13 +109,14 @@ def check_same(first: Path, second: Path) -> None:
 
 
 def replay_bytes(checkpoint: Checkpoint) -> bytes:
-    """All of the replay memory, with its frames as they are."""
-    path = checkpoint.path / "replay.fastdqn"
-    raw = path.with_suffix(".raw")
-    fastdqn.ReplayMemory.load(path, storage="raw").save(raw)
-    saved = raw.read_bytes()
-    raw.unlink()
-    return saved
+    """Of a memory saved as a whole: all but the way that compressed frames are grouped."""
+    chunks = checkpoint.path.parent / "chunks"
+    memory = ReplayMemory.load(checkpoint.path / "replay.fastdqn", chunks, storage="raw")
+    whole = checkpoint.path.parent / "whole"
+    memory.save(whole)
+    data = whole.read_bytes()
+    whole.unlink()
+    return data
 
 
 @pytest.mark.slow
@@ -333,7 +335,9 @@ def test_a_replay_of_another_run_is_refused(tmp_path: Path) -> None:
     ]
     first, second = (checkpoints_of(run)[0] / "replay.fastdqn" for run in runs)
     shutil.copy(second, first)
-    with pytest.raises(UserError, match=r"replay.fastdqn has \d+ bytes; expected \d+"):
+    with pytest.raises(
+        UserError, match=r"replay.fastdqn (has \d+ bytes; expected \d+|differs from its digest)"
+    ):
         resumed_trainer(runs[0], {})
 
 
@@ -343,17 +347,19 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(
     trainer = Trainer(cartpole(tmp_path, checkpoint_period_steps=200))
     real = RunFolder.checkpoint
 
-    def no_space(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full:
+        def save_in_chunks(self, *_: Path | None) -> list[str]:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(self: RunFolder, steps: int, config: Config, state: Any, save: Any) -> None:
-        real(self, steps, config, state, no_space if steps > 300 else save)
+    def full(self: RunFolder, steps: int, config: Config, state: Any, replay: Any) -> None:
+        real(self, steps, config, state, Full() if steps > 300 else replay)
 
     monkeypatch.setattr(RunFolder, "checkpoint", full)
     with pytest.raises(UserError, match="step-000000000400: could not be written: No space left"):
         list(trainer.run())
     run = trainer.output.path
     assert run is not None
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000000200"]
+    names = {path.name for path in (run / "checkpoints").iterdir()}
+    assert names == {"step-000000000200", "chunks"}
     monkeypatch.undo()
     finish(resumed_trainer(run, {}))
