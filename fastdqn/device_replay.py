@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastdqn.errors import UserError
 from fastdqn.lanes import Event, Lane, copy_all
+from fastdqn.units import bytes_text
 
 __all__ = ["DeviceRing", "SlotMemory", "check_device_memory"]
 
@@ -171,7 +172,7 @@ def check_device_memory(device: torch.device, capacity: int, frame_nbytes: int) 
     if need > room:
         fits = max(room // frame_nbytes - 1, 0)
         raise UserError(
-            f"replay_capacity={capacity}: its frames take {need / 1e9:.2f} GB and {device} has "
-            f"{max(room, 0) / 1e9:.2f} GB free for them; replay_capacity={fits} would fit, or "
+            f"replay_capacity={capacity}: its frames take {bytes_text(need)} and {device} has "
+            f"{bytes_text(max(room, 0))} free for them; replay_capacity={fits} would fit, or "
             "replay_device='host'"
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -80,20 +80,18 @@ class Gatherer(Protocol):
         """Touch no array any more."""
 
 
-class Sample(Protocol):
-    """`ReplayMemory.sample_into`, or `sample_slots_into`."""
-
-    def __call__(
-        self,
-        states: NDArray[Any],
-        next_states: NDArray[Any],
-        actions: NDArray[np.int64],
-        rewards: NDArray[np.float32],
-        discounts: NDArray[np.float32],
-        indices: NDArray[np.int64],
-        /,
-    ) -> None:
-        """Fill the arrays with a batch."""
+Sample = Callable[
+    [
+        NDArray[Any],
+        NDArray[Any],
+        NDArray[np.int64],
+        NDArray[np.float32],
+        NDArray[np.float32],
+        NDArray[np.int64],
+    ],
+    None,
+]
+"""`ReplayMemory.sample_into`, or `sample_slots_into`."""
 
 
 class InlineGatherer:

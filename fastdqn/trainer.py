@@ -125,29 +125,7 @@ class Trainer:
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
         self._replay_bytes = config.replay_capacity * needs.stored_frame
-        replay: dict[str, Any] = {
-            "capacity": config.replay_capacity,
-            "frame_shape": shape,
-            "dtype": dtype,
-            "num_envs": config.num_envs,
-            "stack": config.stack,
-            "n_step": config.n_step,
-            "discount": config.discount,
-            "padding": config.padding,
-            "reward_clip": "none",  # the environment has applied the rule, life losses included
-            "eviction": config.replay_eviction,
-            "storage": config.resolved_replay_storage,
-            "directory": config.replay_dir,
-            "seed": memory_seed,
-        }
-        try:
-            self.memory = (
-                ReplayMemory(**replay)
-                if resumed is None
-                else resumed.checkpoint.load_memory(replay)
-            )
-        except OSError as error:
-            raise UserError(f"replay_dir: {error.strerror}") from None
+        self.memory = self._make_memory(memory_seed, resumed)
 
         lane = make_lane(self.device)
         ring = self._make_ring(lane) if config.replay_device == "cuda" else None
@@ -209,6 +187,31 @@ class Trainer:
         self._checkpoints = CheckpointSchedule(config, self.counters.steps)
         self.output = make_output(config, self.protocol, resumed)
         self._learning_seconds = self._waited_seconds = 0.0  # since the last report
+
+    def _make_memory(self, seed: int, resumed: Resumed | None) -> ReplayMemory:
+        """A new replay memory, or the resumed run's, which must have these settings."""
+        config = self.config
+        settings: dict[str, Any] = {
+            "capacity": config.replay_capacity,
+            "frame_shape": self.envs.frame_shape,
+            "dtype": self.envs.dtype,
+            "num_envs": config.num_envs,
+            "stack": config.stack,
+            "n_step": config.n_step,
+            "discount": config.discount,
+            "padding": config.padding,
+            "reward_clip": "none",  # the environment has applied the rule, life losses included
+            "eviction": config.replay_eviction,
+            "storage": config.resolved_replay_storage,
+            "directory": config.replay_dir,
+            "seed": seed,
+        }
+        try:
+            if resumed is None:
+                return ReplayMemory(**settings)
+            return resumed.checkpoint.load_memory(settings)
+        except OSError as error:
+            raise UserError(f"replay_dir: {error.strerror}") from None
 
     def _make_ring(self, lane: Lane) -> DeviceRing:
         """The frames beside the networks, if there is room."""

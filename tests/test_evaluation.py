@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_envs import FixedLength
 from torch import Tensor, nn
 
 from fastdqn.agent import Agent
@@ -63,31 +64,13 @@ def cartpole() -> Agent:
     )
 
 
-class Countdown(gymnasium.Env[Any, Any]):
-    """Game i, by the order in which they are made, is over after `lengths[i]` steps of reward i."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, number: int, length: int) -> None:
-        self._number, self._length = number, length
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        return np.ones(2, np.float32), self._number, self._steps == self._length, False, {}
-
-
 def countdown(lengths: list[int], **settings: Any) -> tuple[Evaluation, int]:
-    """The evaluation of games of these lengths, and how many of them were begun."""
-    made: list[Countdown] = []
+    """The evaluation of games of these lengths, whose steps are worth a game's number, and how many
+    of them were begun."""
+    made: list[FixedLength] = []
 
-    def make() -> Countdown:
-        made.append(Countdown(len(made) + 1, lengths[len(made) % len(lengths)]))
+    def make() -> FixedLength:
+        made.append(FixedLength(lengths[len(made) % len(lengths)], len(made) + 1))
         return made[-1]
 
     agent = always(0, Config(stack=1), (2,), 2)
@@ -212,13 +195,13 @@ def test_padding_that_was_refused_in_training_is_refused_here() -> None:
     """While a stack would need padding, the agent acts at random, not by its one action."""
     played: list[int] = []
 
-    class Recorder(Countdown):
+    class Recorder(FixedLength):
         def step(self, action: Any) -> Any:
             played.append(int(action))
             return super().step(action)
 
     agent = always(0, Config(stack=4, padding="reject"), (2,), 2)
-    evaluate(agent, episodes=40, epsilon=0.0, env_fn=lambda: Recorder(1, 6), side_by_side=1)
+    evaluate(agent, episodes=40, epsilon=0.0, env_fn=lambda: Recorder(6), side_by_side=1)
     steps = np.array(played).reshape(40, 6)
     assert (steps[:, 3:] == 0).all()
     assert 30 < steps[:, :3].sum() < 90

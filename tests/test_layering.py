@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "learner": {"passes"},
     "graphs": set(),
     "lanes": set(),
-    "device_replay": {"errors", "lanes"},
+    "device_replay": {"errors", "lanes", "units"},
     "staging": {"device_replay", "lanes", "networks", "replay"},
     "actor": {"graphs", "lanes"},
     "agent": {"config"},

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from small_envs import FixedLength
 
 from fastdqn.checkpoint import load_agent
 from fastdqn.config import Config
@@ -414,26 +415,10 @@ def test_cartpole_is_solved(seed: int) -> None:
     pytest.fail(f"not solved in {trainer.counters.steps} steps: {means}")
 
 
-class TwoSteps(gymnasium.Env[Any, Any]):
-    """Episodes too short for an unpadded stack of four."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        return np.ones(2, np.float32), 1.0, self._steps == 2, False, {}
-
-
 def test_nothing_to_learn_from_is_a_clear_end() -> None:
     config = Config(padding="reject", steps=200, learning_starts_steps=80, out=None, threads=1)
     with pytest.raises(UserError, match=r"due at step 80, but 0 of \d+ stored frames can be drawn"):
-        list(train(config, env_fn=TwoSteps))
+        list(train(config, env_fn=lambda: FixedLength(2)))  # too short for unpadded stacks
 
 
 def test_the_least_capacity_serves_environments_whatever_the_others_do() -> None:

@@ -8,12 +8,12 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from small_envs import FixedLength
 
 from fastdqn.agent import Agent
 from fastdqn.config import Config
@@ -113,24 +113,14 @@ def test_a_gif(tmp_path: Path) -> None:
     assert frames.shape == (50, 420, 620, 3)
 
 
-class Shown(gymnasium.Env[Any, Any]):
+class Shown(FixedLength):
     """Shows its step number as a grey picture of odd sizes."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, render_mode: str | None = "rgb_array") -> None:
+        super().__init__(10)
         self.render_mode = render_mode
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        return np.ones(2, np.float32), 1.0, self._steps == 10, False, {}
 
     def render(self) -> Any:
         return np.full((401, 501, 3), 20 * self._steps, np.uint8)
