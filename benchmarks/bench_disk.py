@@ -29,7 +29,7 @@ from typing import Any
 import harness
 import psutil
 import report
-from bench_learning import LEARNING_STARTS_STEPS, our_config
+from bench_learning import BATCH, LEARNING_STARTS_STEPS, TRAIN_PERIOD_STEPS, our_config
 from bench_stores import fill, played, source
 from harness import OURS, Contender, Row
 from memory_group import NoMemoryGroup, entering, memory_group, most_held
@@ -133,10 +133,9 @@ def measure(limit: int, times: float, folder: Path, seconds: float, turn_steps: 
 
     def contender(run: Run) -> Callable[[ExitStack], harness.Turn]:
         def turn() -> float:
-            before = run.uses[-1]["updates"] if run.uses else None
-            updates = run.turn()["updates"]
-            due = turn_steps // 4
-            harness.agree("disk: the updates that were due", before in (None, updates - due))
+            due = run.uses[-1]["updates"] + turn_steps // TRAIN_PERIOD_STEPS
+            made = run.turn()["updates"]
+            harness.agree(f"disk: {made} updates where {due} were due", made == due)
             return turn_steps
 
         def prepare(resources: ExitStack) -> harness.Turn:
@@ -168,7 +167,7 @@ def measure(limit: int, times: float, folder: Path, seconds: float, turn_steps: 
         f"in files, for each step: {read:,.0f} bytes read from the disk, {faults:.2f} faults that "
         "waited for it",
         f"in memory: {bytes_text(memory.uses[-1]['resident'])} resident",
-        f"{turn_steps} steps a turn, batch 32 every 4 steps, float32",
+        f"{turn_steps} steps a turn, batch {BATCH} every {TRAIN_PERIOD_STEPS} steps, float32",
     ]
     return row
 

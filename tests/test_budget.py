@@ -235,7 +235,7 @@ def test_a_million_frames_are_stored_and_learned_from_in_two_gibibytes(tmp_path:
         *("--log-period-steps", "10_000", "--evaluation-period-steps", "none"),
         *("--checkpoint-period-steps", "200_000"),
         out=str(tmp_path),
-        timeout=3_600,
+        timeout=7_200,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     (run,) = tmp_path.iterdir()
