@@ -1,11 +1,14 @@
-// Ways of holding frames, for bench_stores.py to compare: bytes a frame against the time to read a
-// batch of 32 runs of 5 frames from random places.
+// Measures what bench_stores.py asks for.
 //
-//     bench_stores FRAMES CAPACITY
+//     bench_stores schemes FRAMES
+//     bench_stores codec FRAMES
 //
-// FRAMES is a file of 84x84 frames in the order of play. CAPACITY frames, the file's over and over,
-// are held as groups, each group in a place of its own. Prints one line a scheme:
-// name, bytes a frame, microseconds a batch (the least of several turns).
+// FRAMES is a file of 84x84 frames in the order of play. "schemes" holds them as groups, each group
+// in a place of its own, and prints a line for every way of doing so: name, bytes a frame,
+// microseconds to read a batch of 32 runs of 5 frames from random places (the least of several
+// turns). "codec" prints a line for each instruction set that this processor has: name, then
+// microseconds to write what changed from a frame to the next, to read it, to write a whole frame
+// and to read it; each the mean over the frames, in the least of several turns.
 
 #include <algorithm>
 #include <chrono>
@@ -129,9 +132,9 @@ double timed(const std::function<void()>& batch) {
   return least;
 }
 
-void measure(const Scheme& scheme, const Bytes& play, std::size_t capacity) {
-  const std::size_t played = play.size() / kFrame;
-  const auto frame = [&](std::size_t number) { return play.data() + number % played * kFrame; };
+void measure(const Scheme& scheme, const Bytes& play) {
+  const std::size_t capacity = play.size() / kFrame;
+  const auto frame = [&](std::size_t number) { return play.data() + number * kFrame; };
   Bytes store(capacity * kFrame / 3 + (std::size_t{1} << 22));
   std::vector<Group> groups;
   std::size_t used = 0;
@@ -141,7 +144,7 @@ void measure(const Scheme& scheme, const Bytes& play, std::size_t capacity) {
     std::size_t changes = 0;
     const auto full = static_cast<std::size_t>(scheme.full * kFrame);
     Bytes code(kFrame * 2);
-    while (group.frames < scheme.frames && changes < full) {
+    while (group.frames < scheme.frames && changes < full && first + group.frames < capacity) {
       const std::byte* before = scheme.from_key ? frame(first) : frame(first + group.frames - 1);
       code.resize(kFrame * 2);
       code.resize(scheme.encode(before, frame(first + group.frames), code.data()));
@@ -225,33 +228,103 @@ void measure(const Scheme& scheme, const Bytes& play, std::size_t capacity) {
             << '\t' << microseconds << '\n';
 }
 
-void measure_raw(const Bytes& play, std::size_t capacity) {
-  Bytes store(capacity * kFrame);
-  for (std::size_t at = 0; at < store.size(); at += play.size()) {
-    std::memcpy(store.data() + at, play.data(), std::min(play.size(), store.size() - at));
-  }
+void measure_raw(const Bytes& play) {
+  const std::size_t capacity = play.size() / kFrame;
   Bytes target(kBatch * kRun * kFrame);
   std::mt19937 random(1);
   const double microseconds = timed([&] {
     for (std::size_t row = 0; row < kBatch; ++row) {
       std::memcpy(target.data() + row * kRun * kFrame,
-                  store.data() + random() % (capacity - kRun) * kFrame, kRun * kFrame);
+                  play.data() + random() % (capacity - kRun) * kFrame, kRun * kFrame);
     }
   });
   std::cout << "raw\t" << kFrame << '\t' << microseconds << '\n';
 }
 
-}  // namespace
+/// The codes of all frames, one behind the other, by a function that writes the one of a frame.
+struct Codes {
+  Bytes bytes;
+  std::vector<std::size_t> ends;  // of each
 
-int main(int count, char** arguments) {
-  if (count != 3) return 2;
-  std::ifstream file(arguments[1], std::ios::binary);
-  const std::vector<char> read{std::istreambuf_iterator<char>(file), {}};
-  Bytes play(read.size());
-  std::memcpy(play.data(), read.data(), read.size());
-  const std::size_t capacity = std::strtoul(arguments[2], nullptr, 10);
+  Codes(std::size_t frames, std::size_t longest,
+        const std::function<std::size_t(std::size_t, std::byte*)>& write)
+      : bytes(frames * longest + FrameCodec::kCodeSlack) {
+    std::size_t used = 0;
+    for (std::size_t number = 0; number < frames; ++number) {
+      used += write(number, bytes.data() + used);
+      ends.push_back(used);
+    }
+  }
 
-  measure_raw(play, capacity);
+  std::size_t begin(std::size_t number) const { return number == 0 ? 0 : ends[number - 1]; }
+};
+
+void measure_codec(const std::string& name, FrameCodec::InstructionSet instruction_set,
+                   const Bytes& play) {
+  const FrameCodec codec({{84, 84}, DType::kUint8}, instruction_set);
+  auto workspace = codec.new_workspace();
+  const std::size_t frames = play.size() / kFrame - 1;  // each with one that follows
+  const auto frame = [&](std::size_t number) { return play.data() + number * kFrame; };
+  const auto change = [&](std::size_t number, std::byte* code) {
+    return codec.encode(frame(number), frame(number + 1), code, workspace);
+  };
+  const auto key = [&](std::size_t number, std::byte* code) {
+    return codec.encode_key(frame(number), code, workspace);
+  };
+  Bytes code(codec.code_nbytes() + FrameCodec::kCodeSlack);
+  Bytes target(kFrame);
+  std::cout << name;
+  const auto print = [&](const auto& work) {
+    const double microseconds = timed([&] {
+      for (std::size_t number = 0; number < frames; ++number) work(number);
+    });
+    std::cout << '\t' << microseconds / static_cast<double>(frames);
+  };
+  const auto check = [&](std::size_t number) {
+    if (std::memcmp(target.data(), frame(number), kFrame) != 0) {
+      std::cerr << name << ": a frame was read wrong\n";
+      std::exit(1);
+    }
+  };
+
+  const Codes changes(frames, codec.code_nbytes(), change);
+  const auto apply = [&](std::size_t number) {
+    const std::size_t begin = changes.begin(number);
+    codec.apply(changes.bytes.data() + begin, changes.ends[number] - begin, target.data());
+  };
+  std::memcpy(target.data(), frame(0), kFrame);
+  for (std::size_t number = 0; number < frames; ++number) {
+    apply(number);
+    check(number + 1);
+  }
+  print([&](std::size_t number) { change(number, code.data()); });
+  print(apply);
+
+  const Codes keys(frames, codec.code_nbytes(), key);
+  const auto decode = [&](std::size_t number) {
+    const std::size_t begin = keys.begin(number);
+    codec.decode_key(keys.bytes.data() + begin, keys.ends[number] - begin, target.data());
+  };
+  for (std::size_t number = 0; number < frames; ++number) {
+    decode(number);
+    check(number);
+  }
+  print([&](std::size_t number) { key(number, code.data()); });
+  print(decode);
+  std::cout << '\n';
+}
+
+void measure_codecs(const Bytes& play) {
+  using Set = FrameCodec::InstructionSet;
+  const std::pair<Set, std::string> sets[] = {
+      {Set::kPortable, "portable"}, {Set::kBmi2, "BMI2"}, {Set::kAvx512, "AVX-512 VBMI2"}};
+  for (const auto& [set, name] : sets) {
+    if (set <= FrameCodec::best_instruction_set()) measure_codec(name, set, play);
+  }
+}
+
+void measure_schemes(const Bytes& play) {
+  measure_raw(play);
   const auto key_as_it_is = [](Scheme scheme) {
     scheme.encode_key = [](const std::byte* frame, std::byte* code) {
       std::memcpy(code, frame, kFrame);
@@ -267,7 +340,7 @@ int main(int count, char** arguments) {
     measure(key_as_it_is({std::move(name), 32, false, false, 1e9,
                           [=](auto a, auto b, auto c) { return codec.encode(a, b, c); },
                           [=](auto a, auto b, auto c) { codec.apply(a, b, c); }, {}, {}}),
-            play, capacity);
+            play);
   };
   words("words of 8 bytes, groups of 32", std::uint64_t{});
   words("words of 4 bytes, groups of 32", std::uint32_t{});
@@ -283,12 +356,31 @@ int main(int count, char** arguments) {
                   [&](auto a, auto b, auto c) { codec.decode_key(a, b, c); }};
   };
   measure(key_as_it_is(tree("tree, groups of 32, key first, as it is", 32, false, false, 1e9)),
-          play, capacity);
-  measure(tree("tree, groups of 32, key first", 32, false, false, 1e9), play, capacity);
-  measure(tree("tree, groups of 32, changes from the key", 32, false, true, 1e9), play, capacity);
+          play);
+  measure(tree("tree, groups of 32, key first", 32, false, false, 1e9), play);
+  measure(tree("tree, groups of 32, changes from the key", 32, false, true, 1e9), play);
   for (const std::size_t frames : {8U, 16U, 32U, 64U, 128U}) {
-    measure(tree("tree, groups of " + std::to_string(frames), frames, true, false, 1e9), play,
-            capacity);
+    measure(tree("tree, groups of " + std::to_string(frames), frames, true, false, 1e9), play);
   }
-  measure(tree("tree, groups of 32 or half a frame", 32, true, false, 0.5), play, capacity);
+  measure(tree("tree, groups of 32 or half a frame", 32, true, false, 0.5), play);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3) return 2;
+  const std::string mode = arguments[1];
+  std::ifstream file(arguments[2], std::ios::binary | std::ios::ate);
+  Bytes play(static_cast<std::size_t>(file.tellg()) / kFrame * kFrame);
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(play.data()), static_cast<std::streamsize>(play.size()));
+  if (!file) return 2;
+  if (mode == "schemes") {
+    measure_schemes(play);
+  } else if (mode == "codec") {
+    measure_codecs(play);
+  } else {
+    return 2;
+  }
+  return 0;
 }

@@ -34,6 +34,7 @@ from rich.markup import escape
 from rich.table import Table
 
 __all__ = [
+    "BUSY_LOAD",
     "OURS",
     "Contender",
     "Effort",
@@ -62,6 +63,7 @@ __all__ = [
 
 OURS = "fastdqn"
 SCHEMA = 2
+BUSY_LOAD = 0.5  # from which something else is running
 Turn = Callable[[], float]
 
 
@@ -87,6 +89,10 @@ class Effort:
     """For those of whole training runs."""
     training_turn_steps: int
     """Agent steps of one such turn."""
+    storage_matches: int
+    """Of runs with compressed and with raw frames."""
+    storage_seconds: float
+    """For the turns of one of them."""
     processes: bool
     """Whether other systems' environments are also put in processes of their own, which takes them
     long to start."""
@@ -432,7 +438,7 @@ def print_machine(console: Console, about: Mapping[str, Any]) -> None:
         f"commit {about['commit']}",
         highlight=False,
     )
-    if about["load_at_start"] > 0.5:
+    if about["load_at_start"] > BUSY_LOAD:
         console.print(
             f"[yellow]load {about['load_at_start']} at the start: something else is running, and "
             "these figures may not be quoted[/yellow]"

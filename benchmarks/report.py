@@ -20,7 +20,19 @@ from typing import Any
 import harness
 from harness import OURS, number
 
-__all__ = ["DOCUMENTS", "FIGURES", "PICTURE", "blocks", "main", "plot", "replace"]
+__all__ = [
+    "DOCUMENTS",
+    "FIGURES",
+    "PICTURE",
+    "blocks",
+    "fill",
+    "is_busy",
+    "main",
+    "markdown",
+    "plot",
+    "replace",
+    "table",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/performance.json"
@@ -33,10 +45,20 @@ Result = Mapping[str, Any]
 def replace(text: str, result: Result) -> str:
     """The text with every marked block written anew. KeyError where a block's name is unknown."""
     written = blocks(result)
+    for name in BLOCK.findall(text):
+        text = fill(text, name, written[name])
+    return text
+
+
+def fill(text: str, name: str, written: str) -> str:
+    """The text with the marked block of that name written anew. KeyError where there is none."""
+    if name not in BLOCK.findall(text):
+        raise KeyError(name)
 
     def block(found: re.Match[str]) -> str:
-        name = found[1]
-        return f"<!-- figures: {name} -->\n{written[name]}\n<!-- end -->"
+        if found[1] != name:
+            return found[0]
+        return f"<!-- figures: {name} -->\n{written}\n<!-- end -->"
 
     return BLOCK.sub(block, text)
 
@@ -45,7 +67,7 @@ def blocks(result: Result) -> dict[str, str]:
     """Markdown for every name that a document may ask for."""
     tables: dict[str, list[str]] = {}
     for row in result["rows"]:
-        tables.setdefault(row["key"], []).append(_row(row))
+        tables.setdefault(row["key"], []).append(markdown(row))
     named = {key: "\n\n".join(tables[key]) for key in tables}
     return {
         **named,
@@ -55,12 +77,14 @@ def blocks(result: Result) -> dict[str, str]:
     }
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """In markdown: what stands first in a line is its name, the rest are figures."""
     rule = ["---", *["---:" for _ in head[1:]]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines))
 
 
-def _row(row: Result) -> str:
+def markdown(row: Result) -> str:
+    """A row as `harness.as_json` gives it: title, table, notes."""
     head = ["", row["unit"], "quartiles", "fastdqn / this", "quartiles"]
     if row["beside"] == "share":
         head[3] = "share"
@@ -73,7 +97,7 @@ def _row(row: Result) -> str:
         cells = [line["name"], *_cells(line, row["beside"])][: len(head)]
         lines.append([*cells, *[""] * (len(head) - len(cells))])
     notes = [f"{note[0].upper()}{note[1:]}." for note in row["notes"]]
-    parts = [f"**{row['title']}**", _table(head, lines), *(["\n".join(notes)] if notes else [])]
+    parts = [f"**{row['title']}**", table(head, lines), *(["\n".join(notes)] if notes else [])]
     return "\n\n".join(parts)
 
 
@@ -97,12 +121,16 @@ def _quartiles(found: Mapping[str, float], show: Callable[[float], str]) -> str:
     return f"{show(found['low'])} to {show(found['high'])}"
 
 
+def is_busy(about: Result) -> bool:
+    """Whether something else was running when this was measured."""
+    return bool(about["load_at_start"] > harness.BUSY_LOAD)
+
+
 def _machine(about: Result) -> str:
     versions = ", ".join(f"{name} {at}" for name, at in about["versions"].items() if at)
-    busy = about["load_at_start"] > 0.5
     warning = (
         f"\n\n**Load {about['load_at_start']} at the start: something else was running.**"
-        if busy
+        if is_busy(about)
         else ""
     )
     minutes = sum(about["seconds"].values()) / 60
@@ -123,7 +151,7 @@ def _required(rows: Sequence[Result]) -> str:
             verdict = {True: "held", False: "**missed**", None: "not measured"}
             shown = "-" if found is None else f"{number(found['median'])} {requirement['unit']}"
             lines.append([requirement["text"], shown, verdict[requirement["holds"]]])
-    return _table(["required", "found", ""], lines)
+    return table(["required", "found", ""], lines)
 
 
 # What the summary and the picture show: a name for people, and the start of a row's title.
@@ -181,7 +209,7 @@ def _summary(result: Result) -> str:
         if limits:
             cells[3] = number(figures[limits[0]]["median"])
         lines.append(cells)
-    return _table(["", "fastdqn", "the best of the others", "limit"], lines)
+    return table(["", "fastdqn", "the best of the others", "limit"], lines)
 
 
 def plot(result: Result, path: Path) -> None:

@@ -44,18 +44,22 @@ FULL = Effort(
     peer_seconds=6.0,
     training_seconds=200.0,
     training_turn_steps=160,
+    storage_matches=6,
+    storage_seconds=15.0,
     processes=True,
     capacities=(10_000, 100_000, 1_000_000),
     peer_capacity=100_000,
 )
 QUICK = Effort(
-    seconds=2.0,
+    seconds=1.5,
     peer_seconds=0.5,
-    training_seconds=15.0,
-    training_turn_steps=40,
+    training_seconds=8.0,
+    training_turn_steps=24,
+    storage_matches=2,
+    storage_seconds=2.0,
     processes=False,
-    capacities=(5_000,),
-    peer_capacity=5_000,
+    capacities=(3_000,),
+    peer_capacity=3_000,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fastdqn.budget import Needs, check_fits, needs_of, with_sized_replay
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.machine import Disk, Limit
+from fastdqn.replay import ReplayMemory
 
 GIB = 2**30
 
@@ -174,21 +176,26 @@ COMMAND = """
     import resource, sys
     resource.setrlimit(resource.{limit}, ({nbytes}, resource.RLIM_INFINITY))
     from fastdqn.cli import train_main
-    sys.exit(train_main(sys.argv[1:]))
+    status = train_main(sys.argv[1:])
+    if status == 0:
+        print("most held:", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    sys.exit(status)
 """
 
 
-def train_within(limit: str, nbytes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, in a process that may take no more than this."""
+def train_within(
+    limit: str, nbytes: int, *arguments: str, out: str = "none", timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """The command, in a process that may take no more than this; it says what it held at most."""
     script = textwrap.dedent(COMMAND.format(limit=limit, nbytes=nbytes))
     return subprocess.run(
         [
-            *(sys.executable, "-c", script, "--game", "Breakout", "--out", "none"),
+            *(sys.executable, "-c", script, "--game", "Breakout", "--out", out),
             *("--replay-capacity", "1_000_000", "--threads", "1", *arguments),
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
     )
 
 
@@ -216,3 +223,33 @@ def test_a_million_transitions_train_in_two_gibibytes(limit: str) -> None:
     done = train_within(limit, 2 * GIB, *steps)
     assert (done.returncode, done.stderr) == (0, "")
     assert "done at step 400" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_million_frames_are_stored_and_learned_from_in_two_gibibytes(tmp_path: Path) -> None:
+    """Every frame by the trainer's own loop, with checkpoints; of updates only what time allows."""
+    steps = 1_000_000
+    done = train_within(
+        *("RLIMIT_AS", 2 * GIB, "--steps", str(steps), "--train-period-steps", "1_000"),
+        *("--learning-starts-steps", "1_000", "--epsilon-start", "0.98", "--epsilon-end", "0.98"),
+        *("--log-period-steps", "10_000", "--evaluation-period-steps", "none"),
+        *("--checkpoint-period-steps", "200_000"),
+        out=str(tmp_path),
+        timeout=7_200,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    (run,) = tmp_path.iterdir()
+    with (run / "progress.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    assert (int(last["steps"]), int(last["updates"])) == (steps, steps // 1_000)
+    held = int(re.findall(r"most held: (\d+)", done.stdout)[0])
+    replay = int(last["replay_bytes"])
+    print(f"replay {replay:,} bytes, the process at most {held:,}")
+    assert replay <= 0.3e9
+    assert held <= 0.9e9  # the rest is what any run takes: torch, mostly
+
+    newest = run / "checkpoints" / f"step-{steps:012}"
+    memory = ReplayMemory.load(newest / "replay.fastdqn", newest.with_name("chunks"))
+    assert memory.num_frames == memory.capacity == 1_000_000
+    assert len(memory) > 990_000
+    memory.check_invariants()
