@@ -80,13 +80,13 @@ def needs_of(
     game: str | None,
     network_bytes: int,
     on_host: bool,
-    resumed: bool = False,
+    written: int = 0,
 ) -> Needs:
     """What the run takes. `network_bytes` is for the networks, gradients and moments.
 
     `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
-    the networks live in this machine's memory. The checkpoints of a `resumed` run are written
-    already, but for the one that takes the place of another.
+    the networks live in this machine's memory. A resumed run has `written` so many bytes of its
+    checkpoints already.
     """
     numbers = math.prod(frame_shape)
     raw = numbers * dtype.itemsize
@@ -98,7 +98,7 @@ def needs_of(
     in_files = config.replay_dir is not None
     models = 2 * network_bytes  # one, and a new one beside it
     checkpoints = (
-        _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes, resumed)
+        max(0, _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes) - written)
         if config.makes_checkpoints
         else 0
     )
@@ -112,14 +112,12 @@ def needs_of(
     )
 
 
-def _checkpoint_bytes(config: Config, frame: int, network_bytes: int, resumed: bool) -> int:
+def _checkpoint_bytes(config: Config, frame: int, network_bytes: int) -> int:
     """Of those that are kept and of one being written: they share what they have in common."""
     steps = float(config.checkpoint_period_steps or math.inf)
     if config.checkpoint_period_minutes is not None:
         steps = min(steps, config.checkpoint_period_minutes * 60 * MOST_STEPS_PER_SECOND)
     changes = int(min(steps, config.replay_capacity)) * frame + network_bytes
-    if resumed:
-        return changes
     whole = config.replay_capacity * frame + network_bytes
     return whole + config.keep_checkpoints * changes
 

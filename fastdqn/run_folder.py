@@ -40,6 +40,10 @@ class Output(Protocol):
     @property
     def path(self) -> Path | None: ...
 
+    @property
+    def longest_checkpoint_seconds(self) -> float:
+        """What a checkpoint took at most, until it was in place."""
+
     def write(self, report: Report) -> None:
         """Log one report."""
 
@@ -66,6 +70,7 @@ class NoFolder:
     """A run that leaves nothing behind."""
 
     path = None
+    longest_checkpoint_seconds = 0.0
 
     def write(self, report: Report) -> None:
         pass
@@ -144,6 +149,11 @@ class RunFolder:
         """See `Output`. It is complete or not there, whatever happens meanwhile."""
         logs = {path.name: path.stat().st_size for path in _logs(self.path)}
         self._checkpoints.write(steps, config.to_dict(), {**state, "log_nbytes": logs}, replay)
+
+    @property
+    def longest_checkpoint_seconds(self) -> float:
+        """See `Output`."""
+        return self._checkpoints.longest_seconds
 
     def wait(self) -> None:
         """See `Output`. Raises `UserError` where it could not be put there."""
