@@ -107,13 +107,17 @@ def _check_functions(
 def saved_config(path: str | PathLike[str]) -> Config:
     """The settings of the run in the folder `path`, as its last whole checkpoint has them."""
     run = _run_folder(path)
-    error = UserError(f"{run}: no checkpoint to resume from")
-    for folder in checkpoints_of(run):
-        try:
-            return _config_of(Checkpoint(folder))
-        except DamagedCheckpoint as damaged:
-            error = damaged
-    raise error
+    lock = RunLock(run)  # nobody removes one while it is read
+    try:
+        errors: list[UserError] = []
+        for folder in checkpoints_of(run):
+            try:
+                return _config_of(Checkpoint(folder))
+            except DamagedCheckpoint as damaged:
+                errors.append(damaged)
+        raise errors[0] if errors else UserError(f"{run}: no checkpoint to resume from")
+    finally:
+        lock.release()
 
 
 def _config_of(checkpoint: Checkpoint) -> Config:

@@ -92,10 +92,10 @@ class RunLock:
             ) from None
         except OSError:
             pass  # a file system without locks grants it to all
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(
-            self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0
-        )
+        with suppress(OSError):  # it is held on a full disk, too, without a name
+            os.ftruncate(self._descriptor, 0)
+            name = f"process {os.getpid()} on {socket.gethostname()}\n"
+            os.pwrite(self._descriptor, name.encode(), 0)
 
     def __del__(self) -> None:
         self.release()
@@ -285,8 +285,11 @@ class CheckpointWriter:
             before = self._kept[-1] / REPLAY_FILE if self._kept else None
             return replay.save_in_chunks(aside / REPLAY_FILE, self._chunks, before, self._damaged)
 
-        with self._refusals(final, aside):
-            names = self._making_room(take)
+        try:
+            with self._refusals(final, aside):
+                names = self._making_room(take)
+        finally:
+            self._tell()
         self._damaged = []
 
         def finish() -> None:
