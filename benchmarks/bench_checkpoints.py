@@ -306,7 +306,7 @@ def main() -> int:
         return 0
     console = Console(width=120)
     print_machine(console, machine())
-    effort = Effort(500, 1.0, 1) if options.quick else Effort(20_000, 8.0, 3)
+    effort = Effort(500, 1.0, 1) if options.quick else Effort(20_000, 6.0, 3)
     frames = options.frames or ((4_000, 2_000) if options.quick else (1_000_000, 250_000))
     for storage, count in zip(STORAGES, frames, strict=True):
         if options.only in (None, storage):

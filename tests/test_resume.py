@@ -180,7 +180,7 @@ def test_4000_steps_in_parts_whatever_works_beside_them(
     for until, changes in ((1_609, {}), (2_800, others), (None, settings)):
         state = Checkpoint(checkpoints_of(run)[0]).state()
         assert any(length for length in state["games"]["steps"]), "no game is cut"
-        if evaluates and until != 2_800:
+        if evaluates and until is not None:  # 2,800 is cut before the next one begins
             assert state["evaluations"]["under_way"], "no evaluation is cut"
         changes = {key: value for key, value in changes.items() if key in CHANGEABLE}
         arguments = json.dumps([str(run), until, changes])
