@@ -184,7 +184,7 @@ def test_4000_steps_in_parts_whatever_works_beside_them(
             assert state["evaluations"]["under_way"], "no evaluation is cut"
         changes = {key: value for key, value in changes.items() if key in CHANGEABLE}
         arguments = json.dumps([str(run), until, changes])
-        subprocess.run([sys.executable, __file__, arguments], check=True, timeout=300)
+        subprocess.run([sys.executable, __file__, arguments], check=True, timeout=600)
     check_same(straight, run, but=("evaluations",) if evaluates else ())
     if evaluates:
         evaluations = rows(run / "evaluations.csv")
