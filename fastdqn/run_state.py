@@ -271,7 +271,7 @@ class CheckpointWriter:
         any more.
 
         Raises `UserError` where the system refuses, also for the one before this; the earlier ones
-        are as they were.
+        are as they were, but for those that made room.
         """
         self.wait()
         began = time.monotonic()
