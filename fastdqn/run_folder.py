@@ -29,7 +29,14 @@ from fastdqn.metrics import (
     Writer,
     import_wandb,
 )
-from fastdqn.run_state import Checkpoint, CheckpointWriter, Replay, RunLock, checkpoints_of
+from fastdqn.run_state import (
+    Checkpoint,
+    CheckpointWriter,
+    Replay,
+    RunLock,
+    checkpoints_of,
+    nbytes_of_checkpoints,
+)
 
 __all__ = ["NoFolder", "Output", "Resumed", "RunFolder", "make_output"]
 
@@ -212,6 +219,11 @@ class Resumed:
         """How long each of the logs was."""
         nbytes: Mapping[str, int] = self.state["log_nbytes"]
         return nbytes
+
+    @property
+    def checkpoints_nbytes(self) -> int:
+        """What the run's checkpoints take of the disk."""
+        return nbytes_of_checkpoints(self.checkpoint.run)
 
 
 def make_output(config: Config, protocol: dict[str, Any], resumed: Resumed | None) -> Output:

@@ -40,7 +40,6 @@ from fastdqn.optimizers import make_optimizer
 from fastdqn.processor import choose_dtype, choose_threads
 from fastdqn.replay import ReplayMemory
 from fastdqn.run_folder import Resumed, make_output
-from fastdqn.run_state import nbytes_of_checkpoints
 from fastdqn.schedules import Due, LearningSchedule, LinearSchedule
 from fastdqn.staging import Gatherer, InlineGatherer, Staging, make_gatherer
 
@@ -121,7 +120,7 @@ class Trainer:
             game=str(self.envs.protocol()["game"]) if config.game is not None else None,
             network_bytes=self.learner.nbytes,
             on_host=self.device.type == "cpu",
-            written=0 if resumed is None else nbytes_of_checkpoints(resumed.checkpoint.run),
+            written=0 if resumed is None else resumed.checkpoints_nbytes,
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
