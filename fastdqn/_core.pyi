@@ -102,10 +102,17 @@ class ReplayMemory(metaclass=_Published):
         path: str | os.PathLike[str],
         chunks: str | os.PathLike[str],
         previous: str | os.PathLike[str] | None = None,
+        damaged: Sequence[str] = (),
     ) -> list[str]: ...
     @staticmethod
     def chunks_of(path: str | os.PathLike[str]) -> list[str]: ...
     @staticmethod
+    def damaged_chunks(
+        path: str | os.PathLike[str],
+        chunks: str | os.PathLike[str],
+        turn: int = 0,
+        turns: int = 1,
+    ) -> list[str]: ...
     @staticmethod
     def load(
         path: str | os.PathLike[str],

@@ -38,6 +38,11 @@ WORST_COMPRESSION = 1.02
 BYTES_PER_BATCH_NUMBER = 40
 # What changes from one checkpoint to the next is counted by this.
 MOST_STEPS_PER_SECOND = 1_000
+# Of every frame, whatever has changed, a checkpoint writes again its place in the list of what can
+# be drawn.
+LISTED_BYTES = 4
+# And whole chunks at both ends of what has changed, in each part of the memory.
+CHUNK_ENDS_BYTES = 8 * 2**20
 # Everything else that grows after the check: scratch memory of the libraries, logs, an evaluation.
 # Measured from 50 to 70 MiB with batches of 32 of Atari's frames.
 WORKSPACE_BYTES = 128 * 2**20
@@ -80,13 +85,13 @@ def needs_of(
     game: str | None,
     network_bytes: int,
     on_host: bool,
-    resumed: bool = False,
+    written: int = 0,
 ) -> Needs:
     """What the run takes. `network_bytes` is for the networks, gradients and moments.
 
     `game` is the name that the table of sizes has it under; none: no game. `on_host` is whether
-    the networks live in this machine's memory. The checkpoints of a `resumed` run are written
-    already, but for the one that takes the place of another.
+    the networks live in this machine's memory. A resumed run has `written` so many bytes of its
+    checkpoints already.
     """
     numbers = math.prod(frame_shape)
     raw = numbers * dtype.itemsize
@@ -98,7 +103,7 @@ def needs_of(
     in_files = config.replay_dir is not None
     models = 2 * network_bytes  # one, and a new one beside it
     checkpoints = (
-        _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes, resumed)
+        max(0, _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes) - written)
         if config.makes_checkpoints
         else 0
     )
@@ -112,16 +117,22 @@ def needs_of(
     )
 
 
-def _checkpoint_bytes(config: Config, frame: int, network_bytes: int, resumed: bool) -> int:
-    """Of those that are kept and of one being written: they share what they have in common."""
+def _checkpoint_bytes(config: Config, frame: int, network_bytes: int) -> int:
+    """Of those that are kept and of one being written beside them: they share the chunks that they
+    have in common. `frame` is what one takes with its record."""
     steps = float(config.checkpoint_period_steps or math.inf)
     if config.checkpoint_period_minutes is not None:
         steps = min(steps, config.checkpoint_period_minutes * 60 * MOST_STEPS_PER_SECOND)
-    changes = int(min(steps, config.replay_capacity)) * frame + network_bytes
-    if resumed:
-        return changes
-    whole = config.replay_capacity * frame + network_bytes
-    return whole + config.keep_checkpoints * changes
+    capacity = config.replay_capacity
+    whole = capacity * frame
+    changes = int(min(steps, capacity)) * frame + capacity * LISTED_BYTES + CHUNK_ENDS_BYTES
+    if config.replay_eviction == "random":
+        # Blocks all over the memory change, and the chunks around them with them: of raw frames as
+        # much again and all records, of compressed ones everything.
+        raw = config.resolved_replay_storage == "raw"
+        changes = 2 * changes + capacity * RECORD_BYTES if raw else whole
+    changes = min(changes, whole)
+    return whole + network_bytes + config.keep_checkpoints * (changes + network_bytes)
 
 
 def _beside(config: Config, numbers: int, network_bytes: int) -> dict[str, int]:

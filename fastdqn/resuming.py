@@ -5,6 +5,8 @@ Imported by the command line before it is known to be right: torch is loaded onl
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
@@ -70,12 +72,16 @@ def resumed_trainer(
         for folder in checkpoints_of(run):
             try:
                 checkpoint = Checkpoint(folder)
-                config = changed_config(checkpoint.config, changes)
+                config = _where_it_is(changed_config(_config_of(checkpoint), changes), run)
                 resumed = Resumed(checkpoint, lock, checkpoint.state())
-                _check_functions(run, resumed.state, config, env_fn)
+                with checkpoint.understood():
+                    _check_functions(run, resumed.state, config, env_fn)
                 trainer = Trainer(config, env_fn=env_fn, resumed=resumed)
             except DamagedCheckpoint as damage:
-                damages.append(damage)
+                damages.append(DamagedCheckpoint(str(damage)))
+                del damage
+                # What was made of it goes before the next is loaded: two memories may not fit.
+                gc.collect()
                 continue
             trainer.notes[:0] = [
                 *(f"{damage}; going on from the one before it" for damage in damages),
@@ -101,18 +107,36 @@ def _check_functions(
 def saved_config(path: str | PathLike[str]) -> Config:
     """The settings of the run in the folder `path`, as its last whole checkpoint has them."""
     run = _run_folder(path)
-    error = UserError(f"{run}: no checkpoint to resume from")
-    for folder in checkpoints_of(run):
-        try:
-            return Config.from_dict(Checkpoint(folder).config)
-        except DamagedCheckpoint as damaged:
-            error = damaged
-    raise error
+    lock = RunLock(run)  # nobody removes one while it is read
+    try:
+        errors: list[UserError] = []
+        for folder in checkpoints_of(run):
+            try:
+                return _config_of(Checkpoint(folder))
+            except DamagedCheckpoint as damaged:
+                errors.append(damaged)
+        raise errors[0] if errors else UserError(f"{run}: no checkpoint to resume from")
+    finally:
+        lock.release()
 
 
-def changed_config(saved: dict[str, Any], changes: dict[str, Any]) -> Config:
+def _config_of(checkpoint: Checkpoint) -> Config:
+    try:
+        return Config.from_dict(checkpoint.config)
+    except (UserError, TypeError, AttributeError) as error:  # of another version, or forged
+        raise checkpoint.misunderstood(error) from error
+
+
+def _where_it_is(config: Config, run: Path) -> Config:
+    """With the folder that the run is in now: it may have been moved, and a relative one means
+    another place in another working directory."""
+    if (Path(config.out or "") / run.name).resolve() == run.resolve():
+        return config
+    return dataclasses.replace(config, out=str(run.resolve().parent))
+
+
+def changed_config(before: Config, changes: dict[str, Any]) -> Config:
     """The settings of a run that goes on. Raises `UserError` for a change that cannot be made."""
-    before = Config.from_dict(saved)
     after = Config.from_dict({**before.to_dict(), **changes})
     for name, value in after.to_dict().items():
         if value != getattr(before, name) and name not in CHANGEABLE:

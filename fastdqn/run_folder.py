@@ -29,7 +29,14 @@ from fastdqn.metrics import (
     Writer,
     import_wandb,
 )
-from fastdqn.run_state import Checkpoint, CheckpointWriter, Replay, RunLock, checkpoints_of
+from fastdqn.run_state import (
+    Checkpoint,
+    CheckpointWriter,
+    Replay,
+    RunLock,
+    checkpoints_of,
+    nbytes_of_checkpoints,
+)
 
 __all__ = ["NoFolder", "Output", "Resumed", "RunFolder", "make_output"]
 
@@ -39,6 +46,10 @@ class Output(Protocol):
 
     @property
     def path(self) -> Path | None: ...
+
+    @property
+    def longest_checkpoint_seconds(self) -> float:
+        """What a checkpoint took at most, until it was in place."""
 
     def write(self, report: Report) -> None:
         """Log one report."""
@@ -66,6 +77,7 @@ class NoFolder:
     """A run that leaves nothing behind."""
 
     path = None
+    longest_checkpoint_seconds = 0.0
 
     def write(self, report: Report) -> None:
         pass
@@ -145,6 +157,11 @@ class RunFolder:
         logs = {path.name: path.stat().st_size for path in _logs(self.path)}
         self._checkpoints.write(steps, config.to_dict(), {**state, "log_nbytes": logs}, replay)
 
+    @property
+    def longest_checkpoint_seconds(self) -> float:
+        """See `Output`."""
+        return self._checkpoints.longest_seconds
+
     def wait(self) -> None:
         """See `Output`. Raises `UserError` where it could not be put there."""
         self._checkpoints.wait()
@@ -202,6 +219,11 @@ class Resumed:
         """How long each of the logs was."""
         nbytes: Mapping[str, int] = self.state["log_nbytes"]
         return nbytes
+
+    @property
+    def checkpoints_nbytes(self) -> int:
+        """What the run's checkpoints take of the disk."""
+        return nbytes_of_checkpoints(self.checkpoint.run)
 
 
 def make_output(config: Config, protocol: dict[str, Any], resumed: Resumed | None) -> Output:

@@ -9,11 +9,13 @@
 
 A checkpoint is written aside, synced, and renamed into place as a whole: one whose name is right is
 complete, whenever the process was killed. Nothing in it is believed before it is checked, nothing
-is unpickled. docs/resuming.md has the formats; what the parts of the state mean is the trainer's.
+is unpickled. What checkpoints share is looked at in turns, and written again where the disk has
+damaged it. docs/resuming.md has the formats; what the parts of the state mean is the trainer's.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -22,20 +24,35 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+import fastdqn
 from fastdqn.errors import UserError
 from fastdqn.replay import ReplayMemory
 
-__all__ = ["Checkpoint", "CheckpointWriter", "DamagedCheckpoint", "RunLock", "checkpoints_of"]
+__all__ = [
+    "LOOKING_TURNS",
+    "Checkpoint",
+    "CheckpointWriter",
+    "DamagedCheckpoint",
+    "RunLock",
+    "checkpoints_of",
+    "nbytes_of_checkpoints",
+]
+
+LOOKING_TURNS = 16
+"""Each chunk that checkpoints share is read from the disk, and compared with its digest, once in so
+many checkpoints."""
 
 FOLDER = "checkpoints"
 CHUNKS = "chunks"
@@ -47,6 +64,7 @@ _FORMAT = 1
 _NAME = re.compile(r"step-\d{12,}")
 _LARGEST_MANIFEST_BYTES = 64 * 2**20
 _PIECE_BYTES = 2**20
+_T = TypeVar("_T")
 
 
 class DamagedCheckpoint(UserError):
@@ -74,10 +92,10 @@ class RunLock:
             ) from None
         except OSError:
             pass  # a file system without locks grants it to all
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(
-            self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0
-        )
+        with suppress(OSError):  # it is held on a full disk, too, without a name
+            os.ftruncate(self._descriptor, 0)
+            name = f"process {os.getpid()} on {socket.gethostname()}\n"
+            os.pwrite(self._descriptor, name.encode(), 0)
 
     def __del__(self) -> None:
         self.release()
@@ -98,9 +116,11 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         content = self._read_manifest()
+        self._version = content.get("fastdqn")
         if content.get("format") != _FORMAT:
             raise self._damaged(
-                f"it has format {content.get('format')!r}, this fastdqn reads {_FORMAT}"
+                f"it has format {content.get('format')!r}, this fastdqn reads {_FORMAT}; "
+                + self._versions()
             )
         self.config: dict[str, Any] = content["config"]
         self._state = content["state"]
@@ -153,6 +173,26 @@ class Checkpoint:
             raise self._damaged(f"{ARRAYS_FILE}: {error}") from None
         return _with_arrays(self._state, arrays)
 
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Whoever makes something of the state does so inside the `with`: what it lacks, or has
+        otherwise than this version expects, is this checkpoint's fault."""
+        try:
+            yield
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise self.misunderstood(error) from error
+
+    def misunderstood(self, error: Exception) -> DamagedCheckpoint:
+        """What to raise for such a fault."""
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return self._damaged(f"not what this version expects: {what}; {self._versions()}")
+
+    def _versions(self) -> str:
+        made_by = self._version if isinstance(self._version, str) else "an unknown version"
+        return f"it was made by fastdqn {made_by[:40]}, this is {fastdqn.__version__}"
+
     def _read_manifest(self) -> dict[str, Any]:
         path = self.path / MANIFEST_FILE
         try:
@@ -186,10 +226,21 @@ def checkpoints_of(run: Path) -> list[Path]:
         raise UserError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
+def nbytes_of_checkpoints(run: Path) -> int:
+    """Bytes that the files of a run's checkpoints have now."""
+    nbytes = 0
+    for path in (run / FOLDER).rglob("*"):
+        with suppress(OSError):  # it may go at any time
+            nbytes += path.stat().st_size if path.is_file() else 0
+    return nbytes
+
+
 class Replay(Protocol):
     """What is needed of a replay memory."""
 
-    def save_in_chunks(self, path: Path, chunks: Path, previous: Path | None) -> list[str]:
+    def save_in_chunks(
+        self, path: Path, chunks: Path, previous: Path | None, damaged: Sequence[str]
+    ) -> list[str]:
         """See `fastdqn.ReplayMemory`."""
 
 
@@ -198,7 +249,8 @@ class CheckpointWriter:
 
     A checkpoint is taken at once, as far as the system's memory; a thread brings it to the disk and
     puts it in place while the run goes on. `kept` are the checkpoints that the run goes on from,
-    oldest first: whatever else is in the folder is no part of it.
+    oldest first: whatever else is in the folder is no part of it. Where the disk is full older ones
+    make room, but for the last. What a user should know of is a `RuntimeWarning`.
     """
 
     def __init__(self, run: Path, keep: int, kept: Sequence[Path] = ()) -> None:
@@ -206,25 +258,39 @@ class CheckpointWriter:
         self._chunks = self._folder / CHUNKS
         self._keep = keep
         self._kept = list(kept)
+        self._damaged: list[str] = []  # chunks that the next checkpoint writes again
+        self._turn = 0  # whose chunks are looked at next
         self._under_way: threading.Thread | None = None
         self._error: UserError | None = None
+        self._warnings: list[str] = []  # of the thread
+        self.longest_seconds = 0.0
+        """What a checkpoint took at most, from its beginning until it was in place."""
 
     def write(self, steps: int, config: Mapping[str, Any], state: Any, replay: Replay) -> None:
         """Take a checkpoint. `state` is of what JSON holds, bytes and arrays, and is not written to
         any more.
 
         Raises `UserError` where the system refuses, also for the one before this; the earlier ones
-        are as they were.
+        are as they were, but for those that made room.
         """
         self.wait()
+        began = time.monotonic()
         final = self._folder / f"step-{steps:012}"
         aside = final.with_name(final.name + ".partial")
-        with self._refusals(final, aside):
+
+        def take() -> list[str]:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             self._chunks.mkdir(exist_ok=True)
             before = self._kept[-1] / REPLAY_FILE if self._kept else None
-            names = replay.save_in_chunks(aside / REPLAY_FILE, self._chunks, before)
+            return replay.save_in_chunks(aside / REPLAY_FILE, self._chunks, before, self._damaged)
+
+        try:
+            with self._refusals(final, aside):
+                names = self._making_room(take)
+        finally:
+            self._tell()
+        self._damaged = []
 
         def finish() -> None:
             try:
@@ -232,6 +298,7 @@ class CheckpointWriter:
                     self._finish(final, aside, names, dict(config), state)
             except UserError as error:
                 self._error = error
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
 
         self._under_way = threading.Thread(target=finish, name="checkpoint")
         self._under_way.start()
@@ -241,9 +308,27 @@ class CheckpointWriter:
         if self._under_way is not None:
             self._under_way.join()
             self._under_way = None
+        self._tell()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def _tell(self) -> None:
+        told, self._warnings = self._warnings, []
+        for text in told:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _making_room(self, write: Callable[[], _T], beside: Path | None = None) -> _T:
+        """Where the disk is full, try again without the oldest checkpoint, as long as one stays."""
+        while True:
+            try:
+                return write()
+            except (OSError, SafetensorError) as error:
+                if len(self._kept) < 2 or not _is_of_a_full_disk(error):
+                    raise
+                oldest = self._kept.pop(0)
+                self._warnings.append(f"{oldest}: removed, as the disk has no room for one more")
+                self._remove_others(beside)
 
     @contextmanager
     def _refusals(self, final: Path, aside: Path) -> Iterator[None]:
@@ -259,40 +344,72 @@ class CheckpointWriter:
     ) -> None:
         arrays: dict[str, NDArray[Any]] = {}
         plain = _without_arrays(state, arrays, "")
-        save_file(arrays, aside / ARRAYS_FILE)
-        files = {
-            name: {"sha256": _digest(aside / name), "nbytes": (aside / name).stat().st_size}
-            for name in (ARRAYS_FILE, REPLAY_FILE)
-        }
-        content = {"format": _FORMAT, "config": config, "state": plain, "files": files}
-        digest = hashlib.sha256(_canonical(content)).hexdigest()
-        (aside / MANIFEST_FILE).write_text(json.dumps({"sha256": digest, "content": content}))
-        for name in names:
-            _sync(self._chunks / name)
-        _sync(self._chunks)
-        for name in (*files, MANIFEST_FILE):
-            _sync(aside / name)
-        _sync(aside)
+
+        def write() -> None:
+            save_file(arrays, aside / ARRAYS_FILE)
+            files = {
+                name: {"sha256": _digest(aside / name), "nbytes": (aside / name).stat().st_size}
+                for name in (ARRAYS_FILE, REPLAY_FILE)
+            }
+            content = {
+                "format": _FORMAT,
+                "fastdqn": fastdqn.__version__,
+                "config": config,
+                "state": plain,
+                "files": files,
+            }
+            digest = hashlib.sha256(_canonical(content)).hexdigest()
+            (aside / MANIFEST_FILE).write_text(json.dumps({"sha256": digest, "content": content}))
+            for name in names:
+                _sync(self._chunks / name)
+            _sync(self._chunks)
+            for name in (*files, MANIFEST_FILE):
+                _sync(aside / name)
+            _sync(aside)
+
+        self._making_room(write, aside)
         if final.exists():  # damaged, or of a run that went another way from here
             final.rename(self._outdated(final))
         aside.rename(final)
         _sync(self._folder)
-        self._kept = [*(path for path in self._kept if path != final), final][-self._keep :]
+        # One that somebody has removed is none.
+        earlier = [path for path in self._kept if path != final and path.is_dir()]
+        self._kept = [*earlier, final][-self._keep :]
         self._remove_others()
+        self._look_at_chunks()
 
-    def _remove_others(self) -> None:
+    def _remove_others(self, beside: Path | None = None) -> None:
+        """Remove what is no part of the checkpoints that are kept, nor of the one `beside` them."""
+        stay = [*self._kept, *([] if beside is None else [beside])]
         for path in self._folder.iterdir():
-            if path not in self._kept and path != self._chunks:
+            if path not in stay and path != self._chunks:
                 # Renamed first: what a kill leaves half removed has no checkpoint's name.
                 if _NAME.fullmatch(path.name):
                     path = path.rename(self._outdated(path))
                 shutil.rmtree(path, ignore_errors=True)
-        needed = {
-            name for path in self._kept for name in ReplayMemory.chunks_of(path / REPLAY_FILE)
-        }
+        needed: set[str] = set()
+        for path in stay:
+            with suppress(ValueError, OSError):  # damaged: nobody can go on from it
+                needed.update(ReplayMemory.chunks_of(path / REPLAY_FILE))
         for path in self._chunks.iterdir():
             if path.name not in needed:
                 path.unlink()
+
+    def _look_at_chunks(self) -> None:
+        """Find what the disk has damaged of what the next checkpoint would share.
+
+        Written again, it is whole for all checkpoints that have it. What the memory does not hold
+        any more cannot be.
+        """
+        with suppress(ValueError, OSError):  # gone or damaged: then nothing is shared with it
+            self._damaged = ReplayMemory.damaged_chunks(
+                self._kept[-1] / REPLAY_FILE, self._chunks, self._turn, LOOKING_TURNS
+            )
+        self._turn += 1
+        self._warnings += [
+            f"{self._chunks / name}: damaged on the disk; the next checkpoint writes it again"
+            for name in self._damaged
+        ]
 
     @staticmethod
     def _outdated(path: Path) -> Path:
@@ -313,11 +430,21 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _is_of_a_full_disk(error: OSError | SafetensorError) -> bool:
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, OSError):
+        return error.errno in numbers
+    return any(f"os error {number}" in str(error) for number in numbers)  # has it as text alone
+
+
 def _sync(path: Path) -> None:
-    """Bring a file or folder to the disk."""
+    """Bring a file or folder to the disk. There the system may forget it: it is not read again
+    before it is looked at for damage, and then it should come from the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+        if path.is_file():
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 

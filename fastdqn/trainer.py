@@ -120,7 +120,7 @@ class Trainer:
             game=str(self.envs.protocol()["game"]) if config.game is not None else None,
             network_bytes=self.learner.nbytes,
             on_host=self.device.type == "cpu",
-            resumed=resumed is not None,
+            written=0 if resumed is None else resumed.checkpoints_nbytes,
         )
         self.config = config = with_sized_replay(config, needs)
         check_fits(config, needs)
@@ -176,7 +176,8 @@ class Trainer:
         self._between_steps = False
         self._looked_back = False  # on the steps so far, with a report and so on
         if resumed is not None:
-            self._load_state(resumed.state)
+            with resumed.checkpoint.understood():
+                self._load_state(resumed.state)
             if self.budget.is_spent(self.counters, 0):
                 raise UserError(
                     f"{resumed.checkpoint.run}: the run has come to its end at step "
@@ -348,8 +349,9 @@ class Trainer:
         self._means.add(self.learner.update(*batch))
 
     def _is_spent(self) -> bool:
-        """Whether the run is at its end, with the time that a last checkpoint takes."""
-        seconds = self._clock.seconds + self._checkpoints.expected_seconds
+        """Whether the run is at its end, with the time that a last checkpoint may take: as long as
+        the longest before, once for one on its way and once by itself, and some more."""
+        seconds = self._clock.seconds + 2.5 * self.output.longest_checkpoint_seconds
         return self.budget.is_spent(self.counters, seconds)
 
     @property
@@ -360,7 +362,7 @@ class Trainer:
     def _checkpoint(self) -> None:
         """Save all that the run needs to go on from here, between two steps."""
         if self._checkpoints.enabled and self._checkpoints.last_steps != self.counters.steps:
-            with self._checkpoints.timed(self.counters.steps):
+            with self._checkpoints.making(self.counters.steps):
                 self.output.checkpoint(
                     self.counters.steps, self.config, self._save_state(), self.memory
                 )
@@ -539,7 +541,7 @@ class Budget:
 
 
 class CheckpointSchedule:
-    """When checkpoints are due, and how long one takes."""
+    """When checkpoints are due."""
 
     def __init__(self, config: Config, steps: int) -> None:
         minutes, self._period_steps = (
@@ -551,8 +553,6 @@ class CheckpointSchedule:
         self._last = time.monotonic()
         self.last_steps = steps
         """The steps of the last one."""
-        self.expected_seconds = 0.0
-        """What the next one may take: half more than the longest before."""
 
     def is_due(self, steps: int) -> bool:
         """Whether a period has passed at one of the steps since the last one."""
@@ -564,16 +564,14 @@ class CheckpointSchedule:
         return time.monotonic() - self._last >= self._period_seconds
 
     @contextmanager
-    def timed(self, steps: int) -> Iterator[None]:
+    def making(self, steps: int) -> Iterator[None]:
         """Make a checkpoint inside the `with`."""
-        began = time.monotonic()
         try:
             yield
         except BaseException:
             self.enabled = False  # the run ends of it: not once more then
             raise
         self._last = time.monotonic()
-        self.expected_seconds = max(self.expected_seconds, 1.5 * (self._last - began))
         self.last_steps = steps
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import bench_checkpoints
 import bench_replay
 import harness
 import numpy as np
@@ -313,3 +316,40 @@ def test_ours_is_what_the_plain_memory_is(script: bench_replay.Script) -> None:
     ring.rewards += 2
     with pytest.raises(WrongAnswer, match="rewards"):
         bench_replay.check_sample(memory, ring)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_costs_what_training_was_behind_its_own_speed() -> None:
+    cost = bench_checkpoints.Cost(1_000, held_up_seconds=0.5, writing_seconds=2.0, steps_beside=300)
+    cost.quiet_steps_per_second = 200.0
+    assert cost.lost_seconds == pytest.approx(0.5 + 2.0 - 1.5)
+    assert cost.share == pytest.approx(1.0 / 300)
+
+
+def test_no_two_rounds_of_play_are_the_same() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (50, 84, 84), np.uint8)
+    memory = bench_checkpoints.ReplayMemory(400, storage="raw")
+    play = bench_checkpoints.Play(frames)
+    play.add(memory, 300)
+    play.add(memory, 100)
+    assert memory.num_frames == 400
+    stored = np.empty((400, 1, 84, 84), np.uint8)
+    memory.frames_into(stored, np.arange(400))
+    assert len({frame.tobytes() for frame in stored}) == 400
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_checkpoints_works() -> None:
+    shown = subprocess.run(
+        [sys.executable, bench_checkpoints.__file__, "--quick", "--only", "compressed"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    ).stdout
+    assert "4,000 frames of Breakout, compressed: a memory of " in shown
+    assert re.search(r"lost by one each five minutes: -?[\d.]+ %, required 2: (held|missed)", shown)
+    assert re.search(r"of a checkpoint: [\d.]+ MiB, required 64: held", shown)
+    assert re.search(r"of loading: -?[\d.]+ MiB, required 64: held", shown)

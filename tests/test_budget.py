@@ -27,7 +27,10 @@ def breakout(**settings: Any) -> Config:
 
 
 def needs(
-    config: Config, game: str | None = "Breakout", shape: tuple[int, ...] = (84, 84)
+    config: Config,
+    game: str | None = "Breakout",
+    shape: tuple[int, ...] = (84, 84),
+    written: int = 0,
 ) -> Needs:
     return needs_of(
         config,
@@ -36,6 +39,7 @@ def needs(
         game=game,
         network_bytes=34 * 2**20,
         on_host=True,
+        written=written,
     )
 
 
@@ -158,10 +162,28 @@ def test_checkpoints_hold_the_replay_memory(tmp_path: Path) -> None:
     config = breakout(replay_capacity=10_000, replay_storage="raw", out=str(out))
     written = 3 * (10_000 * (7_056 + 40) + 35_651_584) + 2 * 35_651_584
     assert needs(config).written == written
+    # A resumed run has some of them already, at most all.
+    assert needs(config, written=10**8).written == written - 10**8
+    assert needs(config, written=10**9).written == 2 * 35_651_584
     plenty = [Limit("this machine's memory", 100 * GIB)]
     check_fits(config, needs(config), plenty, {out: Disk(1, written, None)})
     message = refusal(config, plenty, {out: Disk(1, written - 1, None)})
     assert "--checkpoint-period-minutes none keeps no checkpoints" in message
+
+
+def test_checkpoints_share_what_does_not_change_between_them(tmp_path: Path) -> None:
+    settings = {"replay_capacity": 1_000_000, "replay_storage": "raw", "out": str(tmp_path)}
+    period = {"checkpoint_period_minutes": None, "checkpoint_period_steps": 50_000}
+    frame, network = 7_056 + 40, 35_651_584
+    whole = 1_000_000 * frame + network + 2 * network  # and the models
+    changes = 50_000 * frame + 4_000_000 + 8 * 2**20
+    for keep in (1, 2, 5):
+        config = breakout(**settings, **period, keep_checkpoints=keep)
+        assert needs(config).written == whole + keep * (changes + network)
+    spread = breakout(**settings, **period, keep_checkpoints=1, replay_eviction="random")
+    assert needs(spread).written == whole + 2 * changes + 40_000_000 + network
+    often = breakout(**settings, checkpoint_period_minutes=0.5, keep_checkpoints=1)
+    assert needs(often).written == whole + changes - 20_000 * frame + network
 
 
 def test_an_evaluation_beside_the_run_counts_where_other_processes_do() -> None:

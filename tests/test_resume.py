@@ -18,10 +18,11 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import fastdqn
+from fastdqn import evaluator
 from fastdqn.config import Config
 from fastdqn.errors import UserError
 from fastdqn.replay import ReplayMemory
-from fastdqn.resuming import resumed_trainer
+from fastdqn.resuming import CHANGEABLE, resumed_trainer
 from fastdqn.run_folder import RunFolder
 from fastdqn.run_state import Checkpoint, RunLock, checkpoints_of
 from fastdqn.trainer import Trainer
@@ -95,13 +96,17 @@ def digests(value: Any, place: str = "") -> dict[str, str]:
     return {place: json.dumps(value)}
 
 
-def check_same(first: Path, second: Path) -> None:
-    """The last checkpoints of both runs, their models and logs are the same."""
+def check_same(first: Path, second: Path, *, but: tuple[str, ...] = ()) -> None:
+    """The last checkpoints of both runs, their models and logs are the same. `but` names parts of
+    the state that time decides."""
     a, b = (Checkpoint(checkpoints_of(run)[0]) for run in (first, second))
     assert a.path.name == b.path.name
-    assert digests(a.state()) == digests(b.state())
+    states = [{n: v for n, v in c.state().items() if n not in but} for c in (a, b)]
+    assert digests(states[0]) == digests(states[1])
     assert replay_bytes(a) == replay_bytes(b)
-    for name in ("progress.csv", "episodes.csv"):
+    logs = sorted(path.name for path in first.glob("*.csv"))
+    assert logs == sorted(path.name for path in second.glob("*.csv"))
+    for name in logs:
         assert rows(first / name) == rows(second / name)
     assert curves(first) == curves(second)
     models = [fastdqn.load_agent(run, "cpu").network.state_dict() for run in (first, second)]
@@ -131,6 +136,79 @@ def test_4000_steps_in_three_processes_are_4000_in_one(num_envs: int, tmp_path: 
         command = ["--resume", str(run), "--steps", str(steps)]
         subprocess.run([sys.executable, "-m", "fastdqn", *command], check=True, timeout=300)
     check_same(straight, run)
+
+
+# Every way in which parts of a run work beside each other or hold frames elsewhere.
+BESIDE: dict[str, dict[str, Any]] = {
+    "a worker": {"num_envs": 2, "workers": 1, "prefetch_threads": 0},
+    "workers": {"num_envs": 3, "workers": 2, "prefetch_threads": 2},
+    "workers, random eviction": {
+        "num_envs": 4,
+        "workers": 2,
+        "prefetch_threads": 1,
+        "replay_eviction": "random",
+        "replay_capacity": 1_500,
+    },
+    "files": {"replay_dir": "replay", "prefetch_threads": 2},
+    "files, raw, random eviction": {
+        "replay_dir": "replay",
+        "replay_storage": "raw",
+        "workers": 2,
+        "replay_eviction": "random",
+    },
+    "evaluation": {"evaluation_period_steps": 400, "workers": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BESIDE)
+def test_4000_steps_in_parts_whatever_works_beside_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part in a process of its own, cut in the midst of games and evaluations, and resumed
+    with as many threads and workers and with others."""
+    monkeypatch.setattr(evaluator, "_CORES_OF_A_RUN", 0)  # evaluations in a process, on any machine
+    settings = {**BESIDE[name], "evaluation_episodes": 2, "evaluation_frames": 1_500}
+    others: dict[str, Any] = {"prefetch_threads": 1, "workers": 0}
+    if "replay_dir" in settings:
+        settings["replay_dir"], others["replay_dir"] = str(tmp_path / "a"), str(tmp_path / "b")
+    apart = {"replay_dir": str(tmp_path / "c")} if "replay_dir" in settings else {}
+    straight = finish(Trainer(breakout(tmp_path / "straight", **{**settings, **apart})))
+
+    run = finish(Trainer(breakout(tmp_path / "parts", **settings)), until=1_203)
+    evaluates = "evaluation_period_steps" in settings
+    for until, changes in ((1_609, {}), (2_800, others), (None, settings)):
+        state = Checkpoint(checkpoints_of(run)[0]).state()
+        assert any(length for length in state["games"]["steps"]), "no game is cut"
+        if evaluates and until is not None:  # 2,800 is cut before the next one begins
+            assert state["evaluations"]["under_way"], "no evaluation is cut"
+        changes = {key: value for key, value in changes.items() if key in CHANGEABLE}
+        arguments = json.dumps([str(run), until, changes])
+        subprocess.run([sys.executable, __file__, arguments], check=True, timeout=600)
+    check_same(straight, run, but=("evaluations",) if evaluates else ())
+    if evaluates:
+        evaluations = rows(run / "evaluations.csv")
+        assert [row["steps"] for row in evaluations] == [str(400 * k) for k in range(11)]
+
+
+def go_on(run: str, until: int | None, changes: dict[str, Any]) -> None:
+    """What such a process does."""
+    evaluator._CORES_OF_A_RUN = 0
+    finish(resumed_trainer(run, changes), until)
+
+
+def test_evaluations_in_between_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that this process plays, as on a machine without a core to spare."""
+    monkeypatch.setattr(evaluator, "_CORES_OF_A_RUN", 1_000)
+    settings = {"evaluation_period_steps": 100, "evaluation_frames": 600, "evaluation_episodes": 2}
+    straight = finish(Trainer(cartpole(tmp_path / "straight", **settings)))
+    run = finish(Trainer(cartpole(tmp_path / "parts", **settings)), until=200)
+    finish(resumed_trainer(run, {}), until=455)
+    finish(resumed_trainer(run, {}))
+    check_same(straight, run)
+    assert [row["steps"] for row in rows(run / "evaluations.csv")] == [
+        str(100 * k) for k in range(8)
+    ]
 
 
 @pytest.mark.parametrize("stops", [(251,), (100, 300, 301, 430)])
@@ -348,7 +426,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(
     real = RunFolder.checkpoint
 
     class Full:
-        def save_in_chunks(self, *_: Path | None) -> list[str]:
+        def save_in_chunks(self, *_: object) -> list[str]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def full(self: RunFolder, steps: int, config: Config, state: Any, replay: Any) -> None:
@@ -363,3 +441,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_checkpoint(
     assert names == {"step-000000000200", "chunks"}
     monkeypatch.undo()
     finish(resumed_trainer(run, {}))
+
+
+if __name__ == "__main__":
+    go_on(*json.loads(sys.argv[1]))

@@ -486,18 +486,21 @@ RuntimeError names the first slot that is wrong. Takes time in proportion to the
           "save_in_chunks",
           [](const ReplayMemory& self, const std::filesystem::path& path,
              const std::filesystem::path& chunks,
-             const std::optional<std::filesystem::path>& previous) {
+             const std::optional<std::filesystem::path>& previous,
+             const std::vector<std::string>& damaged) {
             const NoGil no_gil;
             return self.save_in_chunks(path.string(), chunks.string(),
-                                       previous ? previous->string() : "");
+                                       previous ? previous->string() : "", damaged);
           },
           py::arg("path"), py::arg("chunks"), py::arg("previous") = py::none(),
-          R"(save_in_chunks(self, path, chunks, previous=None)
+          py::arg("damaged") = std::vector<std::string>{},
+          R"(save_in_chunks(self, path, chunks, previous=None, damaged=())
 --
 
 Like save, with all but the small parts in files in the folder `chunks`, named after their contents,
-which saves share. What this memory has in common with the save `previous` is not written again:
-that one must be whole and its chunks on the disk.
+which saves share. What this memory has in common with the save `previous`, whose chunks were on the
+disk, is not written again where it still is there, but for the chunks named in `damaged`. A
+previous save that is gone or cannot be read has nothing in common with any.
 
 Returns the names of the chunks that were written. Neither they nor the file are synced: a power cut
 may damage them until the caller has. Raises as save does.)")
@@ -532,6 +535,22 @@ wait until it is done. OSError where the system refuses.)")
 The names of the chunks that a file of save_in_chunks needs, as often as it does.
 
 Raises as load does.)")
+      .def_static(
+          "damaged_chunks",
+          [](const std::filesystem::path& path, const std::filesystem::path& chunks,
+             std::uint64_t turn, std::uint64_t turns) {
+            const NoGil no_gil;
+            return ReplayMemory::damaged_chunks(path.string(), chunks.string(), turn, turns);
+          },
+          py::arg("path"), py::arg("chunks"), py::arg("turn") = 0, py::arg("turns") = 1,
+          R"(damaged_chunks(path, chunks, turn=0, turns=1)
+--
+
+The names of the chunks of a file of save_in_chunks that are not in the folder as they were.
+
+A missing one is always noticed, and one of another size; contents are read from the disk for one of
+`turns` shares of the chunks, which turn from 0 to turns - 1 look at in full. Raises as load does
+where the file itself is damaged.)")
       .def_static(
           "load",
           [](const std::filesystem::path& path,

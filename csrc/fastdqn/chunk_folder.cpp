@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "fastdqn/snapshot.hpp"
@@ -80,7 +81,8 @@ ChunkFolder::ChunkFolder(std::string path, std::vector<Chunk> known)
 Chunk ChunkFolder::put(const void* data, std::size_t nbytes) {
   const Chunk chunk{digest(data, nbytes), nbytes};
   const auto place = std::lower_bound(known_.begin(), known_.end(), chunk);
-  if (place != known_.end() && *place == chunk) return chunk;
+  const bool known = place != known_.end() && *place == chunk;
+  if (known && has(chunk)) return chunk;
   const std::string name = name_of(chunk);
   const std::string path = path_ + "/" + name;
   const std::string partial = path + ".partial";
@@ -94,7 +96,7 @@ Chunk ChunkFolder::put(const void* data, std::size_t nbytes) {
     }
   }
   if (rename(partial.c_str(), path.c_str()) != 0) fail_system(path, "cannot be replaced");
-  known_.insert(place, chunk);
+  if (!known) known_.insert(place, chunk);
   written_.push_back(name);
   return chunk;
 }
@@ -120,6 +122,28 @@ void ChunkFolder::get(const Chunk& chunk, std::byte* target, const std::string& 
   if (digest(target, static_cast<std::size_t>(chunk.nbytes)) != chunk.digest) {
     throw SnapshotError(snapshot, "a part of it is damaged: " + path);
   }
+}
+
+bool ChunkFolder::has(const Chunk& chunk) const {
+  struct stat status {};
+  return stat((path_ + "/" + name_of(chunk)).c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         static_cast<std::uint64_t>(status.st_size) == chunk.nbytes;
+}
+
+bool ChunkFolder::is_whole(const Chunk& chunk) const {
+  if (!has(chunk)) return false;
+  const std::string path = path_ + "/" + name_of(chunk);
+  const File file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (file.descriptor() < 0) return false;
+  (void)posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(chunk.nbytes));
+  try {
+    read_all(file.descriptor(), 0, bytes.data(), bytes.size(), path);
+  } catch (const std::runtime_error&) {  // the disk gives it back no more, or not all of it
+    return false;
+  }
+  (void)posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  return digest(bytes.data(), bytes.size()) == chunk.digest;
 }
 
 }  // namespace fastdqn

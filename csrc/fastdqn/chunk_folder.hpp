@@ -38,7 +38,8 @@ std::string name_of(const Chunk& chunk);
 /// A folder of chunks. Not thread-safe.
 class ChunkFolder {
  public:
-  /// `known` are the chunks that need not be written: they are there, whole and on the disk.
+  /// `known` are the chunks that were whole and on the disk: those that still are there, in their
+  /// size, are not written again.
   explicit ChunkFolder(std::string path, std::vector<Chunk> known = {});
 
   const std::string& path() const noexcept { return path_; }
@@ -46,7 +47,7 @@ class ChunkFolder {
   /// Puts up to kMaxChunkNbytes into the folder. They are not synced. Throws std::system_error.
   Chunk put(const void* data, std::size_t nbytes);
 
-  /// The names of the files that were written by put.
+  /// The names of the files that were written by put, each once.
   const std::vector<std::string>& written() const noexcept { return written_; }
 
   /// Throws SnapshotError, in the name of `snapshot`, where the file is missing or has another size.
@@ -54,6 +55,13 @@ class ChunkFolder {
 
   /// Fills `target` with the chunk, which is checked. Throws as `require` does.
   void get(const Chunk& chunk, std::byte* target, const std::string& snapshot) const;
+
+  /// Whether the file is there and has its size.
+  bool has(const Chunk& chunk) const;
+
+  /// Whether its contents are what they were, too: read from the disk, as far as the system lets
+  /// one ask for that, and not from its cache.
+  bool is_whole(const Chunk& chunk) const;
 
  private:
   std::string path_;

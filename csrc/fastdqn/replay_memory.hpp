@@ -180,10 +180,12 @@ class ReplayMemory {
   void save(const std::string& path) const;
 
   /// The same with all but the small parts in the folder of chunks `folder`, where what the
-  /// snapshot `previous`, if there is one, has in common with this one is not written again.
-  /// Returns the names of the chunks that were written. Nothing is synced.
+  /// snapshot `previous`, if it can be read, has in common with this one is not written again,
+  /// but for the chunks named in `damaged`. Returns the names of the chunks that were written.
+  /// Nothing is synced.
   std::vector<std::string> save_in_chunks(const std::string& path, const std::string& folder,
-                                          const std::string& previous) const;
+                                          const std::string& previous,
+                                          std::span<const std::string> damaged = {}) const;
 
   /// The settings of a saved memory, to look at before one is made with them. Throws SnapshotError.
   static ReplayConfig config_of(const std::string& path);
@@ -191,15 +193,21 @@ class ReplayMemory {
   /// The chunks of a snapshot. Throws SnapshotError where it is damaged.
   static std::vector<Chunk> chunks_of(const std::string& path);
 
+  /// The names of those that are not in the folder as they were, each once. Contents are looked at
+  /// for one of `turns` shares of the chunks: each has its turn. Throws as chunks_of does.
+  static std::vector<std::string> damaged_chunks(const std::string& path,
+                                                 const std::string& folder, std::uint64_t turn,
+                                                 std::uint64_t turns);
+
   /// How a saved memory is to hold its frames, where not as it did.
   struct Place {
     std::optional<Storage> storage;
     std::string directory;
   };
 
-  /// Reads such a file, with its chunks, if it has any, from `chunks`; in the directory it replaces what another memory may have left. Throws
-  /// SnapshotError where it is damaged in any way, OutOfMemory where its capacity is too much for
-  /// this machine.
+  /// Reads such a file, with its chunks, if it has any, from `chunks`; in the directory it replaces
+  /// what another memory may have left. Throws SnapshotError where it is damaged in any way,
+  /// OutOfMemory where its capacity is too much for this machine.
   static std::unique_ptr<ReplayMemory> load(const std::string& path, const Place& place,
                                             const std::string& chunks = "");
 

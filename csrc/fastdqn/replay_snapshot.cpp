@@ -129,6 +129,23 @@ void require_sections(SnapshotReader& reader, const ReplayConfig& config) {
   }
 }
 
+/// The chunks of a snapshot but for the damaged ones; none where it cannot be read any more, as
+/// nothing but time is lost then.
+std::vector<Chunk> chunks_to_share(const std::string& snapshot,
+                                   std::span<const std::string> damaged) {
+  std::vector<Chunk> chunks;
+  if (snapshot.empty()) return chunks;
+  try {
+    chunks = ReplayMemory::chunks_of(snapshot);
+  } catch (const std::runtime_error&) {
+    return chunks;
+  }
+  std::erase_if(chunks, [&](const Chunk& chunk) {
+    return std::find(damaged.begin(), damaged.end(), name_of(chunk)) != damaged.end();
+  });
+  return chunks;
+}
+
 [[noreturn]] void fail(const char* noun, std::size_t number, const char* what) {
   throw std::logic_error(std::string(noun) + " " + std::to_string(number) + ": " + what);
 }
@@ -150,8 +167,9 @@ void ReplayMemory::save_to(SnapshotWriter& writer) const {
 
 std::vector<std::string> ReplayMemory::save_in_chunks(const std::string& path,
                                                       const std::string& folder,
-                                                      const std::string& previous) const {
-  ChunkFolder chunks(folder, previous.empty() ? std::vector<Chunk>{} : chunks_of(previous));
+                                                      const std::string& previous,
+                                                      std::span<const std::string> damaged) const {
+  ChunkFolder chunks(folder, chunks_to_share(previous, damaged));
   SnapshotWriter writer(path, chunks);
   save_to(writer);
   return chunks.written();
@@ -169,6 +187,22 @@ ReplayConfig ReplayMemory::config_of(const std::string& path) {
 std::vector<Chunk> ReplayMemory::chunks_of(const std::string& path) {
   const SnapshotReader reader(path);
   return {reader.chunks().begin(), reader.chunks().end()};
+}
+
+std::vector<std::string> ReplayMemory::damaged_chunks(const std::string& path,
+                                                      const std::string& folder,
+                                                      std::uint64_t turn, std::uint64_t turns) {
+  if (turns == 0) throw std::invalid_argument("expected 1 turn or more");
+  std::vector<Chunk> chunks = chunks_of(path);
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+  const ChunkFolder where(folder);
+  std::vector<std::string> damaged;
+  for (const Chunk& chunk : chunks) {
+    const bool looked_at = chunk.digest.high % turns == turn % turns;
+    if (looked_at ? !where.is_whole(chunk) : !where.has(chunk)) damaged.push_back(name_of(chunk));
+  }
+  return damaged;
 }
 
 void ReplayMemory::write_all_but_frames(SnapshotWriter& writer) const {

@@ -98,10 +98,10 @@ std::string folder_of(const std::string& path) {
 
 /// Sections below this are not worth a file.
 constexpr std::size_t kLeastChunked = std::size_t{64} << 10;
-// A section that grows in pieces is cut behind every eighth of them, by what is in it, so that the
-// chunks behind a change are the same again.
-constexpr std::size_t kLeastChunk = std::size_t{128} << 10;
-constexpr std::uint64_t kPiecesPerCut = 8;
+// A section that grows in pieces is cut behind some of them, by what is in them and not by where they
+// lie, so that the chunks behind a change are the same again. Nothing else decides, such as a least
+// size of a chunk: two chains of cuts that differ once would take long to meet again.
+constexpr std::uint64_t kMeanChunkNbytes = std::uint64_t{256} << 10;
 constexpr std::size_t kLookedAtNbytes = 64;
 constexpr const char* kChunkedName = "chunked";
 constexpr const char* kChunksName = "chunks";
@@ -190,6 +190,7 @@ void SnapshotWriter::begin_section(std::string_view name, std::size_t nbytes) {
   sum_ = 0;
   in_chunks_ = chunks_ != nullptr && nbytes >= kLeastChunked;
   if (in_chunks_) {
+    last_seen_ = 0;
     chunked_.push_back({{}, nbytes, 0});
     name.copy(chunked_.back().name.data(), kNameNbytes);
     return;
@@ -227,7 +228,9 @@ void SnapshotWriter::end_section() {
 void SnapshotWriter::commit() {
   if (chunks_ != nullptr) write_chunk_lists();
   write_section(kEndName, nullptr, 0);
-  if (chunks_ == nullptr && fsync(file_.descriptor()) != 0) fail_system(partial_path_, "cannot be written to the disk");
+  if (chunks_ == nullptr && fsync(file_.descriptor()) != 0) {
+    fail_system(partial_path_, "cannot be written to the disk");
+  }
   if (rename(partial_path_.c_str(), path_.c_str()) != 0) fail_system(path_, "cannot be replaced");
   committed_ = true;
   if (chunks_ != nullptr) return;
@@ -242,8 +245,12 @@ void SnapshotWriter::write(const void* data, std::size_t nbytes) {
 }
 
 void SnapshotWriter::write_chunked(const std::byte* bytes, std::size_t nbytes) {
-  const std::size_t looked_at = std::min(nbytes, kLookedAtNbytes);
-  const bool cuts = nbytes < kMaxChunkNbytes && digest(bytes, looked_at).low % kPiecesPerCut == 0;
+  // With the piece before it: many are the same where a game stands still, but their slots are not.
+  const std::array seen{last_seen_, digest(bytes, std::min(nbytes, kLookedAtNbytes)).low};
+  last_seen_ = seen[1];
+  const std::uint64_t drawn = digest(seen.data(), sizeof(seen)).low >> 32;
+  const bool cuts = nbytes < kMaxChunkNbytes &&
+                    drawn < (std::uint64_t{nbytes} << 32) / kMeanChunkNbytes;
   while (nbytes > 0) {
     const std::size_t part = std::min(nbytes, kMaxChunkNbytes - chunk_.size());
     if (part == kMaxChunkNbytes) {
@@ -256,7 +263,7 @@ void SnapshotWriter::write_chunked(const std::byte* bytes, std::size_t nbytes) {
     bytes += part;
     nbytes -= part;
   }
-  if (cuts && chunk_.size() >= kLeastChunk) end_chunk();
+  if (cuts) end_chunk();
 }
 
 void SnapshotWriter::end_chunk() {

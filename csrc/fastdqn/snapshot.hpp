@@ -111,6 +111,7 @@ class SnapshotWriter {
   std::vector<ChunkedSection> chunked_;
   std::vector<Chunk> listed_;
   std::vector<std::byte> chunk_;  // that grows
+  std::uint64_t last_seen_ = 0;   // what the last piece begins with, as a digest
   std::size_t missing_nbytes_ = 0;  // of the section that was begun
   std::uint32_t sum_ = 0;           // of its pieces
   bool committed_ = false;

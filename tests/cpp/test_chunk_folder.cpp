@@ -3,6 +3,7 @@
 
 #include "fastdqn/chunk_folder.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -189,6 +190,67 @@ void a_part_that_is_not_what_it_was_is_refused() {
   CHECK(number > 3);
 }
 
+/// A damaged chunk is noticed when its turn comes, a missing one in every turn, and the next save
+/// heals every snapshot that has it, as long as the memory holds what was in it.
+void damage_is_found_and_written_again() {
+  const TemporaryFolder heads;
+  const TemporaryFolder folder;
+  Noisy noisy(Storage::kRaw, Eviction::kFifo);
+  noisy.add(4'000);
+  (void)noisy.memory.save_in_chunks(heads / "0", folder / "", "");
+  const auto damaged = [&](std::uint64_t turn, std::uint64_t turns) {
+    return ReplayMemory::damaged_chunks(heads / "0", folder / "", turn, turns);
+  };
+  CHECK(damaged(0, 1).empty());
+  const Chunk first = ReplayMemory::chunks_of(heads / "0").at(2);
+  const Chunk second = ReplayMemory::chunks_of(heads / "0").at(3);
+  const std::string path = folder / name_of(first);
+  const std::string bytes = read_file(path);
+  std::string flipped = bytes;
+  flipped[7] = static_cast<char>(flipped[7] ^ 1);
+  write_file(path, flipped);
+  int found = 0;
+  for (std::uint64_t turn = 0; turn < 5; ++turn) {
+    const std::vector<std::string> names = damaged(turn, 5);
+    found += !names.empty();
+    CHECK(names.empty() || names == std::vector{name_of(first)});
+  }
+  CHECK(found == 1);
+  std::filesystem::remove(folder / name_of(second));
+  for (std::uint64_t turn = 0; turn < 5; ++turn) {
+    const std::vector<std::string> names = damaged(turn, 5);
+    CHECK(std::find(names.begin(), names.end(), name_of(second)) != names.end());
+  }
+  // A missing one is written again by itself, a damaged one where it is named.
+  const auto save = [&](const char* name, const std::vector<std::string>& named) {
+    return noisy.memory.save_in_chunks(heads / name, folder / "", heads / "0", named);
+  };
+  CHECK(save("1", {}) == std::vector{name_of(second)});
+  CHECK_THROWS(ReplayMemory::load(heads / "1", {}, folder / ""), SnapshotError, name_of(first));
+  CHECK(save("2", damaged(0, 1)) == std::vector{name_of(first)});
+  for (const char* name : {"0", "1", "2"}) {
+    (void)ReplayMemory::load(heads / name, {}, folder / "");
+  }
+  CHECK_THROWS(damaged(0, 0), std::invalid_argument, "1 turn or more");
+  CHECK_THROWS(ReplayMemory::damaged_chunks(heads / "none", folder / "", 0, 1), std::system_error,
+               "none");
+}
+
+/// Where the previous snapshot is gone or damaged, all is written: nothing but time is lost.
+void a_previous_snapshot_that_cannot_be_read_shares_nothing() {
+  const TemporaryFolder heads;
+  const TemporaryFolder folder;
+  Noisy noisy(Storage::kRaw, Eviction::kFifo);
+  noisy.add(500);
+  const auto all = noisy.memory.save_in_chunks(heads / "0", folder / "", "");
+  CHECK(!all.empty());
+  write_file(heads / "damaged", read_file(heads / "0").substr(9));
+  for (const char* previous : {"gone", "damaged"}) {
+    CHECK(noisy.memory.save_in_chunks(heads / "1", folder / "", heads / previous) == all);
+    (void)ReplayMemory::load(heads / "1", {}, folder / "");
+  }
+}
+
 void a_folder_that_cannot_be_written_to_is_an_error() {
   const TemporaryFolder heads;
   Noisy noisy(Storage::kRaw, Eviction::kFifo);
@@ -206,5 +268,7 @@ int main() {
   a_section_comes_back_from_its_chunks();
   what_did_not_change_is_not_written_again();
   a_part_that_is_not_what_it_was_is_refused();
+  damage_is_found_and_written_again();
+  a_previous_snapshot_that_cannot_be_read_shares_nothing();
   a_folder_that_cannot_be_written_to_is_an_error();
 }
