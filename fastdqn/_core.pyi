@@ -177,3 +177,59 @@ class Prefetcher(metaclass=_Published):
     def close(self) -> None: ...
     @property
     def outstanding(self) -> int: ...
+
+class ThreadPool(metaclass=_Published):
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class NatureNetwork(metaclass=_Published):
+    def __init__(
+        self,
+        weights: Sequence[NDArray[np.float32]],
+        *,
+        height: int,
+        width: int,
+        first_padding: int,
+        bfloat16: bool,
+    ) -> None: ...
+    @staticmethod
+    def is_available(*, bfloat16: bool) -> bool: ...
+    def refresh(self, pool: ThreadPool) -> None: ...
+    def values_into(
+        self, pool: ThreadPool, stacks: Sequence[NDArray[np.uint8]], out: NDArray[np.float32]
+    ) -> None: ...
+    def forward_into(
+        self,
+        pool: ThreadPool,
+        stacks: Sequence[NDArray[np.uint8]],
+        learned: int,
+        out: NDArray[np.float32],
+    ) -> None: ...
+    def backward_into(
+        self,
+        pool: ThreadPool,
+        grad: NDArray[np.float32],
+        gradients: Sequence[NDArray[np.float32]],
+    ) -> None: ...
+
+class AdamStep(metaclass=_Published):
+    def __init__(
+        self,
+        weights: Sequence[NDArray[np.float32]],
+        gradients: Sequence[NDArray[np.float32]],
+        means: Sequence[NDArray[np.float32]],
+        squares: Sequence[NDArray[np.float32]],
+    ) -> None: ...
+    @staticmethod
+    def is_available() -> bool: ...
+    def step(
+        self,
+        pool: ThreadPool,
+        *,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: float,
+    ) -> None: ...

@@ -50,6 +50,7 @@ class NatureCNN(nn.Module):
         super().__init__()
         channels = stack
         height, width = frame_shape
+        self.frame_shape = (int(height), int(width))
         layers: list[ConvReLU] = []
         for index, (filters, kernel, stride) in enumerate(_CONVOLUTIONS):
             padding = first_padding if index == 0 else 0

@@ -1,4 +1,8 @@
-"""The optimizers: centred RMSProp as the Nature paper's code has it, and Adam in one pass."""
+"""The optimizers: centred RMSProp as the Nature paper's code has it, and Adam in one pass.
+
+On a CPU that it has instructions for, Adam's pass is the C++ core's: its threads are those that
+compute the network, where PyTorch's own would fight with them for the cores.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from fastdqn._core import AdamStep
+from fastdqn.threads import compute_threads
 
 __all__ = ["Adam", "CenteredRMSProp", "make_optimizer"]
 
@@ -14,8 +21,10 @@ __all__ = ["Adam", "CenteredRMSProp", "make_optimizer"]
 class Adam(torch.optim.Adam):
     """PyTorch's fused Adam without its bookkeeping, which costs as much as a third of the step.
 
-    State and results are PyTorch's own. Every weight needs a gradient.
+    State and results are PyTorch's own, to the last bit or nearly. Every weight needs a gradient.
     """
+
+    _uses_core = AdamStep.is_available()
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], *, learning_rate: float, epsilon: float
@@ -29,6 +38,7 @@ class Adam(torch.optim.Adam):
                     "exp_avg": torch.zeros_like(weight),
                     "exp_avg_sq": torch.zeros_like(weight),
                 }
+        self._core_step: tuple[tuple[int, ...], AdamStep] | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -40,21 +50,67 @@ class Adam(torch.optim.Adam):
             states = [self.state[weight] for weight in weights]
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
-            torch._fused_adam_(
+            columns = (
                 weights,
                 [weight.grad for weight in weights],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
+            )
+            beta1, beta2 = group["betas"]
+            core_step = self._core_step_on(columns) if len(self.param_groups) == 1 else None
+            if core_step is not None:
+                core_step.step(
+                    compute_threads(),
+                    learning_rate=group["lr"],
+                    beta1=beta1,
+                    beta2=beta2,
+                    epsilon=group["eps"],
+                    step=steps[0].item(),
+                )
+                continue
+            torch._fused_adam_(
+                *columns,
                 [],
                 steps,
                 lr=group["lr"],
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
+                beta1=beta1,
+                beta2=beta2,
                 weight_decay=0.0,
                 eps=group["eps"],
                 amsgrad=False,
                 maximize=False,
             )
+
+    def _core_step_on(self, columns: tuple[list[Tensor], ...]) -> AdamStep | None:
+        """The core's step on weights, gradients and moments, where it can do it."""
+        if not self._uses_core:
+            return None
+        # Weights and gradients stay where they are, but nothing says so: look every time.
+        places = tuple(tensor.data_ptr() for column in columns for tensor in column)
+        if self._core_step is None or self._core_step[0] != places:
+            for rows in zip(*columns, strict=True):
+                if not all(_is_like(tensor, rows[0]) for tensor in rows):
+                    return None
+            arrays = [[_flat(tensor.detach()).numpy() for tensor in column] for column in columns]
+            self._core_step = places, AdamStep(*arrays)
+        return self._core_step[1]
+
+
+def _is_like(tensor: Tensor, weight: Tensor) -> bool:
+    """Whether both are the same numbers of float32, in the same order, on a CPU."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype == torch.float32
+        and tensor.shape == weight.shape
+        and tensor.stride() == weight.stride()
+        and _flat(tensor).numel() == tensor.numel()
+    )
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """A tensor without gaps, as it lies in memory; else another number of elements."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((extent if tensor.numel() else 0,), (1,))
 
 
 class CenteredRMSProp(torch.optim.Optimizer):

@@ -1,8 +1,9 @@
 """A network's passes: values forwards, gradients backwards.
 
-`ExplicitPasses` writes them out for the project's own networks, layer by layer; `AutogradPasses`
-leaves those of any other module to PyTorch. Both know tensors only, wait for no device, and may be
-captured in a CUDA graph.
+`NativePasses` computes those of images in the C++ core, on processors that it has kernels for.
+`ExplicitPasses` writes them out for the project's own networks, layer by layer, for every device;
+`AutogradPasses` leaves those of any other module to PyTorch. These two wait for no device, and may
+be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fastdqn.inputs import Inputs
 from fastdqn.layers import Convolution, Dense, Flattening, Layer, Values
+from fastdqn.native import NativePasses
 from fastdqn.networks import MLP, ConvReLU, LinearReLU, NatureCNN
 
 __all__ = ["AutogradPasses", "ExplicitPasses", "Passes", "make_passes"]
@@ -25,13 +28,14 @@ class Passes(Protocol):
     def refresh(self) -> None:
         """Take over the network's weights: to be called whenever they have changed."""
 
-    def inputs(self, *stacks: Tensor) -> Tensor:
-        """Batches of stacks, one behind the other, as the other passes take them."""
+    def inputs(self, *stacks: Tensor) -> Inputs:
+        """Batches of stacks, one behind the other, as the other passes take them. The stacks have
+        to stay as they are until `backward`."""
 
-    def values(self, inputs: Tensor) -> Tensor:
+    def values(self, inputs: Inputs) -> Tensor:
         """[B, A] float32, by the weights last taken over. No gradient flows through them."""
 
-    def forward(self, inputs: Tensor, learned: int) -> Tensor:
+    def forward(self, inputs: Inputs, learned: int) -> Tensor:
         """The same, keeping of the first `learned` rows what `backward` needs."""
 
     def backward(self, grad: Tensor) -> None:
@@ -73,7 +77,7 @@ class ExplicitPasses:
             layer.refresh()
 
     @torch.no_grad()
-    def inputs(self, *stacks: Tensor) -> Tensor:
+    def inputs(self, *stacks: Tensor) -> Inputs:
         """In memory that the next call with as many rows overwrites."""
         rows = sum(map(len, stacks))
         if self._images:
@@ -91,17 +95,18 @@ class ExplicitPasses:
             end = start + len(part)
             inputs[start:end].copy_(part if self._images else part.flatten(1))
             start = end
-        return inputs
+        return Inputs((inputs,))
 
     @torch.no_grad()
-    def values(self, inputs: Tensor) -> Tensor:
+    def values(self, inputs: Inputs) -> Tensor:
+        (x,) = inputs.parts
         for layer in self._layers:
-            inputs = layer.forward(inputs)
-        return inputs
+            x = layer.forward(x)
+        return x
 
     @torch.no_grad()
-    def forward(self, inputs: Tensor, learned: int) -> Tensor:
-        outputs = [inputs]
+    def forward(self, inputs: Inputs, learned: int) -> Tensor:
+        outputs = [*inputs.parts]
         for layer in self._layers:
             outputs.append(layer.forward(outputs[-1]))
         self._kept = [output[:learned] for output in outputs]
@@ -128,16 +133,18 @@ class AutogradPasses:
     def refresh(self) -> None:
         pass
 
-    def inputs(self, *stacks: Tensor) -> Tensor:
-        return torch.cat(stacks)
+    def inputs(self, *stacks: Tensor) -> Inputs:
+        return Inputs((torch.cat(stacks),))
 
     @torch.no_grad()
-    def values(self, inputs: Tensor) -> Tensor:
-        return self._network(inputs)  # type: ignore[no-any-return]
+    def values(self, inputs: Inputs) -> Tensor:
+        (x,) = inputs.parts
+        return self._network(x)  # type: ignore[no-any-return]
 
-    def forward(self, inputs: Tensor, learned: int) -> Tensor:
+    def forward(self, inputs: Inputs, learned: int) -> Tensor:
+        (x,) = inputs[:learned].parts
         with torch.enable_grad():
-            self._kept = self._network(inputs[:learned])
+            self._kept = self._network(x)
         return torch.cat([self._kept.detach(), self.values(inputs[learned:])])
 
     def backward(self, grad: Tensor) -> None:
@@ -149,6 +156,8 @@ def make_passes(
     network: nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = False
 ) -> Passes:
     """The fastest passes there are for this network. A foreign module computes in its own dtype."""
+    if isinstance(network, NatureCNN) and NativePasses.supports(network, dtype):
+        return NativePasses(network, dtype)
     if isinstance(network, (NatureCNN, MLP)):
         return ExplicitPasses(network, dtype, packed=packed)
     return AutogradPasses(network)

@@ -78,7 +78,16 @@ def test_the_name_chooses_the_optimizer() -> None:
     assert nature.defaults == {"lr": 2.5e-4, "decay": 0.95, "epsilon": 0.01}
 
 
-def test_adam_is_pytorchs_bit_for_bit() -> None:
+@pytest.mark.parametrize("core", [False, True], ids=["pytorch", "core"])
+def test_adam_is_pytorchs(monkeypatch: pytest.MonkeyPatch, core: bool) -> None:
+    if core and not Adam._uses_core:
+        pytest.skip("the core has no step for this processor")
+    monkeypatch.setattr(Adam, "_uses_core", core)
+
+    def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+        # PyTorch rounds a tensor's last few numbers in another order than the rest, the core none.
+        return torch.allclose(a, b, rtol=1e-6, atol=1e-9) if core else torch.equal(a, b)
+
     generator = torch.Generator().manual_seed(0)
     first = [torch.randn(shape, generator=generator) for shape in ((64, 32, 4, 4), (7,), (1,))]
     first[0] = first[0].contiguous(memory_format=torch.channels_last)
@@ -92,16 +101,16 @@ def test_adam_is_pytorchs_bit_for_bit() -> None:
         mine.step()
         other.step()
     for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
+        assert same(a, b)
     # And so is its state: either goes on from the other's.
     saved = other.state_dict()["state"]
     for index, state in mine.state_dict()["state"].items():
         assert state.keys() == saved[index].keys()
-        assert all(torch.equal(state[name], saved[index][name]) for name in state)
+        assert all(same(state[name], saved[index][name]) for name in state)
     mine.load_state_dict(copy.deepcopy(other.state_dict()))
     mine.step()
     other.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_closures_are_refused() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastdqn import layers
 from fastdqn.config import Config
+from fastdqn.inputs import Inputs
 from fastdqn.networks import build_network
 from fastdqn.passes import AutogradPasses, ExplicitPasses, make_passes
 
@@ -65,8 +66,7 @@ def test_explicit_passes_are_autograds(
         pytest.skip("this PyTorch has no oneDNN operations")
     monkeypatch.setattr(layers, "_ONEDNN", onednn)
     network = make_network(SHAPES[shape], **settings)
-    passes = make_passes(network, dtype)
-    assert isinstance(passes, ExplicitPasses)
+    passes = ExplicitPasses(network, dtype)  # type: ignore[arg-type]
     x = stacks(SHAPES[shape], 8)
     grad = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
     values = passes.forward(passes.inputs(x[:3], x[3:]), 5)
@@ -106,22 +106,35 @@ def test_packed_weights_change_no_value() -> None:
     network = make_network(SHAPES["images"])
     x = stacks(SHAPES["images"], 4)
     for dtype in (torch.float32, torch.bfloat16):
-        plain, packed = make_passes(network, dtype), make_passes(network, dtype, packed=True)
+        plain = ExplicitPasses(network, dtype)  # type: ignore[arg-type]
+        packed = ExplicitPasses(network, dtype, packed=True)  # type: ignore[arg-type]
         values = plain.values(plain.inputs(x))
         # Another kernel may sum in another order.
         torch.testing.assert_close(packed.values(packed.inputs(x)), values, rtol=1e-3, atol=1e-4)
 
 
 def test_only_bytes_are_images() -> None:
-    passes = make_passes(make_network(SHAPES["images"]))
+    network = make_network(SHAPES["images"])
     x = stacks(SHAPES["images"], 2)
-    with pytest.raises(TypeError, match=r"expected images of torch\.uint8, got torch\.float32"):
-        passes.inputs(x, x.float())
+    for passes in (make_passes(network), ExplicitPasses(network)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"expected images of torch\.uint8, got torch\.float32"):
+            passes.inputs(x, x.float())
 
 
 def test_another_number_of_rows_does_not_overwrite_inputs() -> None:
-    passes = make_passes(make_network(SHAPES["images"]))
+    passes = ExplicitPasses(make_network(SHAPES["images"]))  # type: ignore[arg-type]
     x = stacks(SHAPES["images"], 3)
     inputs = passes.inputs(x)
     passes.inputs(x[:1] * 0)
-    assert torch.equal(inputs, x.float())
+    assert torch.equal(inputs.parts[0], x.float())
+
+
+def test_rows_of_inputs() -> None:
+    x = torch.arange(10).unsqueeze(1)
+    inputs = Inputs((x[:4], x[4:5], x[5:]))
+    for start, stop in ((0, 10), (2, 5), (4, 5), (5, 10), (3, 8), (6, 6), (10, 10)):
+        rows = inputs[start:stop]
+        assert len(rows) == stop - start
+        assert torch.equal(torch.cat(rows.parts), x[start:stop])
+    assert len(inputs[4:]) == 6
+    assert len(inputs[:4]) == 4

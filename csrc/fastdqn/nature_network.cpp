@@ -1,0 +1,385 @@
+#include "fastdqn/nature_network.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace fastdqn {
+
+namespace {
+
+constexpr float kInputScale = 1.0F / 255;
+
+constexpr std::size_t kHidden = NatureNetwork::kHiddenUnits;
+constexpr std::size_t kDenseOutputs = 8;   // of a call of dense_into
+constexpr std::size_t kDenseInputs = 64;   // of a call of dense_input_gradient_into
+constexpr std::size_t kValuesInputs = 16;  // of a call of values_gradient_into
+constexpr std::size_t kRefreshParts = 8;   // that each array of weights is cut into
+constexpr std::size_t kFilterParts = 4;    // that a convolution's gradient is cut into
+
+const NatureKernels* kernels_for(NatureNumbers numbers) noexcept {
+  return numbers == NatureNumbers::kFloat32 ? float32_kernels() : bfloat16_kernels();
+}
+
+const NatureShape& checked(const NatureShape& shape) {
+  if (shape.stack == 0 || shape.stack % 2 != 0) {
+    throw std::invalid_argument("stack is " + std::to_string(shape.stack) +
+                                "; expected an even number");
+  }
+  const std::size_t least = 36;
+  if (shape.height + 2 * shape.first_padding < least ||
+      shape.width + 2 * shape.first_padding < least) {
+    throw std::invalid_argument("frames of " + std::to_string(shape.height) + " by " +
+                                std::to_string(shape.width) +
+                                " pixels are too small: expected 36 by 36 or more");
+  }
+  if (shape.num_actions == 0) throw std::invalid_argument("num_actions is 0; expected 1 or more");
+  return shape;
+}
+
+std::size_t ceil_divide(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
+
+std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) noexcept {
+  return part * count / parts;
+}
+
+}  // namespace
+
+Convolution::Convolution(std::size_t in_height_, std::size_t in_width_, std::size_t in_channels_,
+                         std::size_t out_channels_, std::size_t kernel_, std::size_t stride_)
+    : in_height(in_height_),
+      in_width(in_width_),
+      in_channels(in_channels_),
+      out_height((in_height_ - kernel_) / stride_ + 1),
+      out_width((in_width_ - kernel_) / stride_ + 1),
+      out_channels(out_channels_),
+      kernel(kernel_),
+      stride(stride_) {
+  for (std::size_t y = 0; y < out_height; ++y) {
+    for (std::size_t x = 0; x < out_width; ++x) {
+      offsets.push_back((y * in_width + x) * stride * in_channels);
+    }
+  }
+}
+
+bool NatureNetwork::is_available(NatureNumbers numbers) noexcept {
+  return kernels_for(numbers) != nullptr;
+}
+
+void NatureNetwork::Buffer::reserve(std::size_t nbytes) {
+  if (nbytes <= nbytes_) return;
+  memory_.reset(static_cast<std::byte*>(::operator new[](nbytes, std::align_val_t{kAlignment})));
+  nbytes_ = nbytes;
+}
+
+NatureNetwork::NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
+                             const NatureWeights<const float>& weights)
+    : shape_(checked(shape)),
+      kernels_(kernels_for(numbers)),
+      weights_(weights),
+      convolutions_([&] {
+        const Convolution first(shape.height + 2 * shape.first_padding,
+                                shape.width + 2 * shape.first_padding, shape.stack, 32, 8, 4);
+        const Convolution second(first.out_height, first.out_width, 32, 64, 4, 2);
+        return std::array{first, second,
+                          Convolution(second.out_height, second.out_width, 64, 64, 3, 1)};
+      }()),
+      features_(convolutions_[2].outputs()) {
+  if (kernels_ == nullptr) throw std::logic_error("this processor has no instructions for them");
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    by_depth_[layer].reserve(numbers_nbytes(convolutions_[layer].weights()));
+    if (layer != 0) by_place_[layer].reserve(numbers_nbytes(convolutions_[layer].weights()));
+  }
+  if (kernels_->numbers == 2) hidden_.reserve(numbers_nbytes(kHidden * features_));
+}
+
+NatureSizes NatureNetwork::sizes() const noexcept {
+  NatureSizes sizes{};
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    sizes.filters[layer] = convolutions_[layer].weights();
+    sizes.biases[layer] = convolutions_[layer].out_channels;
+  }
+  sizes.hidden = kHidden * features_;
+  sizes.hidden_bias = kHidden;
+  sizes.values = shape_.num_actions * kHidden;
+  sizes.values_bias = shape_.shared_last_bias ? 1 : shape_.num_actions;
+  return sizes;
+}
+
+const void* NatureNetwork::hidden_weights() const noexcept {
+  if (kernels_->numbers == 1) return weights_.hidden;
+  return hidden_.at(0);
+}
+
+void NatureNetwork::refresh(ThreadPool& pool) {
+  const std::lock_guard lock(mutex_);
+  // By depth of three layers, by place of two, and the hidden layer, which has by far the most.
+  const std::size_t arrays = kernels_->numbers == 2 ? 5 + 2 : 5;
+  pool.run(arrays * kRefreshParts, [&](std::size_t item, std::size_t) {
+    const std::size_t part = item % kRefreshParts;
+    const auto range = [&](std::size_t count, std::size_t parts, auto&& body) {
+      body(part_begin(part, parts, count), part_begin(part + 1, parts, count));
+    };
+    switch (const std::size_t array = item / kRefreshParts) {
+      case 0:
+      case 1:
+      case 2: {
+        const Convolution& shape = convolutions_[array];
+        range(shape.depth() / kernels_->numbers, kRefreshParts,
+              [&](std::size_t begin, std::size_t end) {
+                kernels_->pack_by_depth_into(weights_.filters[array], shape.out_channels,
+                                             shape.depth(), array == 0 ? kInputScale : 1.0F, begin,
+                                             end, by_depth_[array].at(0));
+              });
+        break;
+      }
+      case 3:
+      case 4: {
+        const std::size_t layer = array - 2;
+        const Convolution& shape = convolutions_[layer];
+        range(shape.kernel * shape.kernel, kRefreshParts, [&](std::size_t begin, std::size_t end) {
+          kernels_->pack_by_place_into(weights_.filters[layer], shape.out_channels,
+                                       shape.kernel * shape.kernel, shape.in_channels, begin, end,
+                                       by_place_[layer].at(0));
+        });
+        break;
+      }
+      default: {
+        const std::size_t half = array - 5;
+        range(kHidden / 2, kRefreshParts, [&](std::size_t begin, std::size_t end) {
+          const std::size_t first = (half * kHidden / 2 + begin) * features_;
+          kernels_->round_into(weights_.hidden + first, (end - begin) * features_,
+                               hidden_.at(numbers_nbytes(first)));
+        });
+      }
+    }
+  });
+}
+
+void NatureNetwork::values_into(ThreadPool& pool, std::span<const Stacks> stacks, float* values) {
+  const std::lock_guard lock(mutex_);
+  compute(pool, stacks, 0, valued_, values);
+}
+
+void NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
+                                 std::size_t learned, float* values) {
+  const std::lock_guard lock(mutex_);
+  learned_ = 0;
+  for (std::size_t layer = 0; layer < 2; ++layer) {
+    kept_[layer].reserve(numbers_nbytes(learned * convolutions_[layer].outputs()));
+  }
+  compute(pool, stacks, learned, rows_, values);
+  learned_ = learned;
+}
+
+void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
+                            Rows& rows, float* values) {
+  rows.stacks.clear();
+  for (const Stacks& part : stacks) {
+    for (std::size_t row = 0; row < part.rows; ++row) {
+      rows.stacks.push_back(part.data + row * shape_.height * shape_.width * shape_.stack);
+    }
+  }
+  const std::size_t count = rows.stacks.size();
+  if (learned > count) {
+    throw std::invalid_argument("learned is " + std::to_string(learned) + " of " +
+                                std::to_string(count) + " rows");
+  }
+  rows.third.reserve(numbers_nbytes(count * features_));
+  rows.units.reserve(count * kHidden * sizeof(float));
+  scratch_.resize(std::max(scratch_.size(), pool.threads()));
+  for (Scratch& scratch : scratch_) {
+    scratch.image.reserve(numbers_nbytes(convolutions_[0].inputs()));
+    scratch.first.reserve(numbers_nbytes(convolutions_[0].outputs()));
+    scratch.second.reserve(numbers_nbytes(convolutions_[1].outputs()));
+  }
+
+  pool.run(count, [&](std::size_t row, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    const auto kept = [&](std::size_t layer) {
+      return kept_[layer].at(numbers_nbytes(row * convolutions_[layer].outputs()));
+    };
+    const bool keep = row < learned;
+    convolve(rows.stacks[row], scratch, keep ? kept(0) : scratch.first.at(0),
+             keep ? kept(1) : scratch.second.at(0), rows.third.at(numbers_nbytes(row * features_)));
+  });
+  pool.run(kHidden / kDenseOutputs, [&](std::size_t block, std::size_t) {
+    kernels_->dense_into(rows.third.at(0), hidden_weights(), weights_.hidden_bias, count, features_,
+                         kHidden, block * kDenseOutputs, rows.units.at<float>(0));
+  });
+  for (std::size_t i = 0; i < count * shape_.num_actions; ++i) {
+    values[i] = weights_.values_bias[shape_.shared_last_bias ? 0 : i % shape_.num_actions];
+  }
+  kernels_->values_into(rows.units.at<float>(0), weights_.values, count, kHidden,
+                        shape_.num_actions, values);
+}
+
+void NatureNetwork::convolve(const std::uint8_t* stack, Scratch& scratch, std::byte* first,
+                             std::byte* second, std::byte* third) const {
+  kernels_->image_into(stack, shape_.height, shape_.width * shape_.stack, shape_.first_padding,
+                       shape_.stack, scratch.image.at(0));
+  kernels_->convolve_into(convolutions_[0], scratch.image.at(0), by_depth_[0].at(0),
+                          weights_.biases[0], first);
+  kernels_->convolve_into(convolutions_[1], first, by_depth_[1].at(0), weights_.biases[1], second);
+  kernels_->convolve_into(convolutions_[2], second, by_depth_[2].at(0), weights_.biases[2], third);
+}
+
+void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,
+                                  const NatureWeights<float>& gradients) {
+  const std::lock_guard lock(mutex_);
+  if (learned_ == 0) throw std::logic_error("no rows are kept for a backward pass");
+  const std::size_t numbers = kernels_->numbers;
+  const std::size_t groups = ceil_divide(learned_, numbers);
+  grad_hidden_.reserve(numbers_nbytes(learned_ * kHidden));
+  grad_hidden_across_.reserve(groups * kHidden * sizeof(float));
+  grad_third_.reserve(numbers_nbytes(learned_ * features_));
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    const Convolution& shape = convolutions_[layer];
+    if (layer < 2 || numbers == 2) {
+      grad_units_[layer].reserve(groups * shape.outputs() * sizeof(float));
+    }
+    if (numbers == 2) in_units_[layer].reserve(groups * shape.outputs() * sizeof(float));
+  }
+  std::size_t channels = 0;
+  for (const Convolution& shape : convolutions_) channels += shape.out_channels;
+  grad_biases_.reserve(groups * channels * sizeof(float));
+  scratch_.resize(std::max(scratch_.size(), pool.threads()));
+  for (Scratch& scratch : scratch_) {
+    scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
+    scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
+    scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
+                                                   convolutions_[1].outputs())));
+  }
+
+  // The values' layer; and of the hidden layer's inputs two samples each side by side.
+  const std::size_t columns = kHidden / kValuesInputs;
+  const ValuesGradient to{gradients.values, grad_hidden_.at(0), grad_hidden_across_.at(0),
+                          gradients.hidden_bias};
+  pool.run(columns + (numbers == 2 ? groups : 0), [&](std::size_t item, std::size_t) {
+    if (item < columns) {
+      kernels_->values_gradient_into(grad, rows_.units.at<float>(0), weights_.values, learned_, kHidden,
+                                     shape_.num_actions, item * kValuesInputs, to);
+      return;
+    }
+    const std::size_t group = item - columns;
+    const bool whole = 2 * group + 1 < learned_;
+    kernels_->pair_into(rows_.third.at(numbers_nbytes(2 * group * features_)),
+                        whole ? rows_.third.at(numbers_nbytes((2 * group + 1) * features_)) : nullptr,
+                        features_, in_units_[2].at(group * features_ * sizeof(float)));
+  });
+  std::fill_n(gradients.values_bias, sizes().values_bias, 0.0F);
+  for (std::size_t i = 0; i < learned_ * shape_.num_actions; ++i) {
+    gradients.values_bias[shape_.shared_last_bias ? 0 : i % shape_.num_actions] += grad[i];
+  }
+
+  // The hidden layer.
+  const void* inputs = numbers == 2 ? in_units_[2].at(0) : rows_.third.at(0);
+  pool.run(features_ / kDenseInputs, [&](std::size_t block, std::size_t) {
+    const std::size_t input = block * kDenseInputs;
+    kernels_->dense_input_gradient_into(grad_hidden_.at(0), hidden_weights(), rows_.third.at(0),
+                                        learned_, features_, kHidden, input, grad_third_.at(0));
+    kernels_->dense_weight_gradient_into(grad_hidden_across_.at(0), inputs, groups, features_,
+                                         kHidden, input, gradients.hidden);
+  });
+
+  // The convolutions: the gradients of their outputs, and then those of their weights.
+  pool.run(groups, [&](std::size_t group, std::size_t thread) {
+    gradients_of_group(group, scratch_[thread]);
+  });
+  gradients_of_filters(pool, gradients);
+
+  const float* sums = grad_biases_.at<float>(0);
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    std::fill_n(gradients.biases[layer], convolutions_[layer].out_channels, 0.0F);
+  }
+  for (std::size_t group = 0; group < groups; ++group) {
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      for (std::size_t i = 0; i < convolutions_[layer].out_channels; ++i) {
+        gradients.biases[layer][i] += *sums++;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < convolutions_[0].weights(); ++i) {
+    gradients.filters[0][i] *= kInputScale;
+  }
+}
+
+void NatureNetwork::gradients_of_group(std::size_t group, Scratch& scratch) {
+  const std::size_t numbers = kernels_->numbers;
+  const std::size_t first = group * numbers;
+  const std::size_t samples = std::min(numbers, learned_ - first);
+  const auto kept = [&](std::size_t layer, std::size_t sample) {
+    return kept_[layer].at(numbers_nbytes((first + sample) * convolutions_[layer].outputs()));
+  };
+  // The gradients of the outputs of each layer and sample: in place where a unit is one number.
+  const auto grad = [&](std::size_t layer, std::size_t sample) {
+    if (layer == 2) return grad_third_.at(numbers_nbytes((first + sample) * features_));
+    if (numbers == 1) {
+      return grad_units_[layer].at(group * convolutions_[layer].outputs() * sizeof(float));
+    }
+    const std::size_t before = layer == 1 ? 0 : numbers * convolutions_[1].outputs();
+    return scratch.grad.at(
+        numbers_nbytes(before + sample * convolutions_[layer].outputs()));
+  };
+  for (std::size_t sample = 0; sample < samples; ++sample) {
+    for (std::size_t layer = 2; layer > 0; --layer) {
+      const Convolution& shape = convolutions_[layer];
+      kernels_->input_gradient_into(shape, grad(layer, sample), by_place_[layer].at(0),
+                                    scratch.sums.at<float>(0));
+      kernels_->relu_gradient_into(scratch.sums.at<float>(0), kept(layer - 1, sample),
+                                   shape.inputs(), grad(layer - 1, sample));
+    }
+  }
+  std::size_t channels = 0;
+  for (const Convolution& shape : convolutions_) channels += shape.out_channels;
+  float* biases = grad_biases_.at<float>(group * channels * sizeof(float));
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    const Convolution& shape = convolutions_[layer];
+    // Samples of a group lie one behind the other.
+    kernels_->sum_rows_into(grad(layer, 0), samples * shape.positions(), shape.out_channels,
+                            biases);
+    biases += shape.out_channels;
+    if (numbers == 1) continue;
+    const auto pair = [&](const std::byte* a, const std::byte* b, Buffer& to) {
+      kernels_->pair_into(a, samples == 2 ? b : nullptr, shape.outputs(),
+                          to.at(group * shape.outputs() * sizeof(float)));
+    };
+    pair(grad(layer, 0), grad(layer, 1), grad_units_[layer]);
+    if (layer < 2) pair(kept(layer, 0), kept(layer, 1), in_units_[layer]);
+  }
+}
+
+void NatureNetwork::gradients_of_filters(ThreadPool& pool, const NatureWeights<float>& gradients) {
+  const std::size_t numbers = kernels_->numbers;
+  const std::size_t groups = ceil_divide(learned_, numbers);
+  // The first layer's images are converted anew by each part: no more parts than threads.
+  const std::array<std::size_t, 3> parts{pool.threads(), kFilterParts, kFilterParts};
+  pool.run(parts[0] + parts[1] + parts[2], [&](std::size_t item, std::size_t thread) {
+    std::size_t layer = 0;
+    while (item >= parts[layer]) item -= parts[layer++];
+    const Convolution& shape = convolutions_[layer];
+    const std::size_t blocks = kernels_->count_blocks(shape);
+    const std::size_t begin = part_begin(item, parts[layer], blocks);
+    const std::size_t end = part_begin(item + 1, parts[layer], blocks);
+    for (std::size_t group = 0; group < groups; ++group) {
+      const void* x;
+      if (layer == 0) {
+        const std::size_t row = group * numbers;
+        kernels_->image_units_into(
+            rows_.stacks[row], numbers == 2 && row + 1 < learned_ ? rows_.stacks[row + 1] : nullptr,
+            shape_.height, shape_.width * shape_.stack, shape_.first_padding, shape_.stack,
+            scratch_[thread].image.at(0));
+        x = scratch_[thread].image.at(0);
+      } else {
+        const Buffer& from = numbers == 2 ? in_units_[layer - 1] : kept_[layer - 1];
+        x = from.at(group * shape.inputs() * sizeof(float));
+      }
+      const Buffer& from = numbers == 1 && layer == 2 ? grad_third_ : grad_units_[layer];
+      kernels_->weight_gradient_into(shape, x,
+                                     from.at(group * shape.outputs() * sizeof(float)), begin,
+                                     end, group == 0, gradients.filters[layer]);
+    }
+  });
+}
+
+}  // namespace fastdqn

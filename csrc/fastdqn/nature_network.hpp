@@ -1,0 +1,158 @@
+#pragma once
+// The Nature network (Mnih et al. 2015) as a whole: values forwards, gradients backwards.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "fastdqn/nature_kernels.hpp"
+#include "fastdqn/thread_pool.hpp"
+
+namespace fastdqn {
+
+/// What is not the same in every Nature network.
+struct NatureShape {
+  std::size_t stack;          // frames in a stack, an even number
+  std::size_t height, width;  // of a frame in pixels, 36 or more with the padding
+  std::size_t first_padding;  // zeros around the frames
+  std::size_t num_actions;
+  bool shared_last_bias;  // one for all actions
+};
+
+enum class NatureNumbers : std::uint8_t { kFloat32, kBfloat16 };
+
+/// The network's weights, or their gradients: the caller's memory, best 64 bytes aligned.
+template <class Float>
+struct NatureWeights {
+  std::array<Float*, 3> filters;  // [out_channels, kernel, kernel, in_channels] each
+  std::array<Float*, 3> biases;   // [out_channels]
+  Float* hidden;                  // [512, inputs], which lie as the last convolution's outputs
+  Float* hidden_bias;             // [512]
+  Float* values;                  // [num_actions, 512]
+  Float* values_bias;             // [num_actions] or [1]
+};
+
+/// The sizes of those arrays, in the same order.
+struct NatureSizes {
+  std::array<std::size_t, 3> filters, biases;
+  std::size_t hidden, hidden_bias, values, values_bias;
+};
+
+/// Stacks of frames [rows, height, width, stack], the caller's memory.
+struct Stacks {
+  const std::uint8_t* data;
+  std::size_t rows;
+};
+
+/// Passes of one network, whose weights are the caller's.
+///
+/// Weights, their gradients and all sums are float32. In bfloat16 products are of numbers rounded to
+/// bfloat16, except in the last layer. Every number is computed by one thread in one order: results
+/// do not depend on how many threads there are.
+///
+/// Thread-safe, but a `backward_into` belongs to the last `forward_into`, and stacks and weights have
+/// to stay as they are in between.
+class NatureNetwork {
+ public:
+  static constexpr std::size_t kHiddenUnits = 512;
+
+  /// Whether the processor can compute in these numbers.
+  static bool is_available(NatureNumbers numbers) noexcept;
+
+  /// Throws std::invalid_argument for a shape that it does not compute, and std::logic_error where
+  /// the numbers are not available. Reads no weights before `refresh`.
+  NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
+                const NatureWeights<const float>& weights);
+
+  const NatureShape& shape() const noexcept { return shape_; }
+  NatureSizes sizes() const noexcept;
+
+  /// Rows that the last `forward_into` has kept.
+  std::size_t learned() const noexcept { return learned_; }
+
+  /// Takes over the weights: to be called before anything else, and whenever they have changed.
+  void refresh(ThreadPool& pool);
+
+  /// [rows, num_actions], of all stacks one behind the other.
+  void values_into(ThreadPool& pool, std::span<const Stacks> stacks, float* values);
+
+  /// The same, keeping what `backward` needs of the first `learned` rows. The stacks have to stay.
+  void forward_into(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
+                    float* values);
+
+  /// From the gradient [learned, num_actions] of the kept rows' values those of all weights.
+  /// std::logic_error without a `forward_into` before.
+  void backward_into(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept {
+      ::operator delete[](memory, std::align_val_t{kAlignment});
+    }
+  };
+  static constexpr std::size_t kAlignment = 64;
+  /// Memory that only grows, so that a network that has seen its batches allocates nothing.
+  class Buffer {
+   public:
+    void reserve(std::size_t nbytes);
+    template <class Type = std::byte>
+    Type* at(std::size_t offset_nbytes) const noexcept {
+      return reinterpret_cast<Type*>(memory_.get() + offset_nbytes);
+    }
+
+   private:
+    std::unique_ptr<std::byte[], Free> memory_;
+    std::size_t nbytes_ = 0;
+  };
+  /// What the convolutions have made of a batch.
+  struct Rows {
+    std::vector<const std::uint8_t*> stacks;
+    Buffer third;  // numbers [rows, features]
+    Buffer units;  // floats [rows, 512], of the hidden layer
+  };
+  /// What a thread works with.
+  struct Scratch {
+    Buffer image, first, second, sums, grad;
+  };
+
+  void compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned, Rows& rows,
+               float* values);
+  void convolve(const std::uint8_t* stack, Scratch& scratch, std::byte* first, std::byte* second,
+                std::byte* third) const;
+  void gradients_of_group(std::size_t group, Scratch& scratch);
+  void gradients_of_filters(ThreadPool& pool, const NatureWeights<float>& gradients);
+  std::size_t numbers_nbytes(std::size_t count) const noexcept {
+    return count * kernels_->number_nbytes;
+  }
+  const void* hidden_weights() const noexcept;
+
+  const NatureShape shape_;
+  const NatureKernels* const kernels_;
+  const NatureWeights<const float> weights_;
+  std::array<Convolution, 3> convolutions_;
+  const std::size_t features_;  // of a stack, that the hidden layer sees
+
+  std::mutex mutex_;  // held by every public function that computes; guards all that follows
+  std::array<Buffer, 3> by_depth_;
+  std::array<Buffer, 3> by_place_;  // none of the first, whose input needs no gradient
+  Buffer hidden_;                   // in numbers that are not floats
+  std::vector<Scratch> scratch_;    // one a thread
+  Rows valued_;
+
+  // What is kept for the backward pass, and what that adds.
+  std::size_t learned_ = 0;
+  Rows rows_;
+  std::array<Buffer, 2> kept_;        // numbers [learned, outputs] of two convolutions
+  Buffer grad_hidden_, grad_hidden_across_;
+  Buffer grad_third_;                 // numbers [learned, features]
+  std::array<Buffer, 3> grad_units_;  // units [groups, outputs]
+  std::array<Buffer, 3> in_units_;    // units [groups, inputs], of layers 1 and 2; of the hidden one
+  Buffer grad_biases_;                // floats [groups, channels of all convolutions]
+};
+
+}  // namespace fastdqn

@@ -1,0 +1,69 @@
+#pragma once
+// Threads that share out the parts of one computation after another, with little time in between.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace fastdqn {
+
+/// Runs the items of a job on the caller's thread and on `threads - 1` of its own.
+///
+/// Which thread takes which item is decided by who is free, so that a thread that is held up holds
+/// up nobody else. Results therefore depend on neither the number of threads nor their timing as
+/// long as no item's do on which thread it runs on. Idle threads look out for the next job for
+/// some tens of microseconds, and sleep after that.
+///
+/// Thread-safe: jobs of several callers run one after another. In a process forked from the one
+/// that made the pool, which has none of its threads, jobs run on the caller's thread.
+class ThreadPool {
+ public:
+  static constexpr std::size_t kMaxThreads = 1024;
+
+  /// Threads of any job, the caller's included: 1 to kMaxThreads, else std::invalid_argument.
+  explicit ThreadPool(std::size_t threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  std::size_t threads() const noexcept { return threads_; }
+
+  /// Calls body(item, thread) for each item below `items`, at most 2^32 - 1, and returns when all
+  /// are done. No two calls that run at the same time have the same `thread`, which is below
+  /// threads(). The body must not throw, nor call run.
+  template <class Body>
+  void run(std::size_t items, const Body& body) {
+    run(items, [](const void* context, std::size_t item,
+                  std::size_t thread) { (*static_cast<const Body*>(context))(item, thread); },
+        &body);
+  }
+
+ private:
+  using Function = void (*)(const void* context, std::size_t item, std::size_t thread);
+
+  void run(std::size_t items, Function function, const void* context);
+  void work(std::size_t thread);
+  void take_items(std::uint32_t job, std::size_t thread);
+  bool is_in_a_fork() const noexcept;
+
+  const std::size_t threads_;
+  const std::int64_t process_;
+  std::mutex callers_;  // held by whoever runs a job, but in a fork: its holder may be missing there
+
+  // The job: written while no item is left of the one before. Atomic, as a thread that comes late
+  // may read them then; it finds no item.
+  std::atomic<Function> function_{nullptr};
+  std::atomic<const void*> context_{nullptr};
+  std::atomic<std::uint32_t> items_{0};
+
+  alignas(64) std::atomic<std::uint64_t> left_{0};  // the job's number << 32 | items not yet taken
+  alignas(64) std::atomic<std::uint32_t> done_{0};  // items of the job that are done
+  alignas(64) std::atomic<std::uint32_t> jobs_{0};  // the newest job's number; what sleepers wait on
+  std::atomic<bool> closing_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace fastdqn

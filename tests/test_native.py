@@ -1,0 +1,272 @@
+"""The Nature network's passes in the C++ core, against autograd in float64 and PyTorch's passes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fastdqn._core import NatureNetwork, ThreadPool
+from fastdqn.config import Config
+from fastdqn.native import NativePasses
+from fastdqn.networks import NatureCNN, build_network
+from fastdqn.passes import ExplicitPasses, Passes, make_passes
+
+DTYPES = [
+    pytest.param(
+        dtype,
+        id=str(dtype),
+        marks=pytest.mark.skipif(
+            not NatureNetwork.is_available(bfloat16=dtype == torch.bfloat16),
+            reason="not on this processor",
+        ),
+    )
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+# What a value or gradient may be off by, as a part of its tensor's norm: sums of up to some ten
+# thousand products in another order, of numbers that keep 24 bits or 8.
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
+# A ReLU that rounds to the other side of 0 has another gradient, which one in thousands does in
+# bfloat16: few rows have none.
+FLIPS = 4e-2
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def make_network(frame_shape: tuple[int, int] = (84, 84), actions: int = 6, **settings: Any) -> Any:
+    torch.manual_seed(actions)
+    return build_network(frame_shape, actions, **Config(**settings).network_options())
+
+
+def stacks(rows: int, network: Any, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    channels = network.convolutions[0].in_channels
+    shape = (rows, *network.frame_shape, channels)
+    x = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    return x.permute(0, 3, 1, 2)
+
+
+class Rounded(torch.autograd.Function):
+    """Numbers forwards and gradients backwards as `dtype` keeps them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        return x.to(dtype).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad.to(ctx.dtype).to(grad.dtype), None
+
+
+class RoundedGradient(Rounded):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        return x
+
+
+def reference(
+    network: NatureCNN, x: Tensor, grad: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, list[Tensor]]:
+    """Values and gradients by autograd in float64, of numbers rounded where they are said to be."""
+    other = copy.deepcopy(network).double()
+
+    def weight(module: nn.Module, scale: float = 1.0) -> Tensor:
+        exact: Tensor = module.weight * scale  # type: ignore[operator, assignment]
+        return exact + (exact.detach().to(dtype).double() - exact.detach())
+
+    y = x.double()
+    scale = network.input_scale
+    for module in other.convolutions:
+        assert isinstance(module, nn.Conv2d)
+        y = F.conv2d(y, weight(module, scale), module.bias, module.stride, module.padding)
+        y = Rounded.apply(F.relu(y), dtype)  # type: ignore[no-untyped-call]
+        scale = 1.0
+    y = F.linear(y.permute(0, 2, 3, 1).flatten(1), weight(other.hidden), other.hidden.bias)
+    y = F.relu(RoundedGradient.apply(y, dtype))  # type: ignore[no-untyped-call]
+    values = other.values(y)
+    values[: len(grad)].backward(grad.double())
+    return values.detach(), [weight.grad for weight in other.parameters()]  # type: ignore[misc]
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double() - expected).norm() / expected.norm())
+
+
+def run(passes: Passes, network: Any, x: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+    for weight in network.parameters():
+        weight.grad = None
+    cut = len(grad)
+    values = passes.forward(passes.inputs(x[:cut], x[cut:]), cut)
+    passes.backward(grad)
+    return values, [weight.grad.clone() for weight in network.parameters()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("rows", "learned", "actions", "frame_shape", "settings"),
+    [
+        (1, 1, 4, (84, 84), {}),
+        (3, 3, 18, (84, 84), {"first_padding": 1, "shared_last_bias": True}),
+        (8, 5, 6, (84, 84), {"stack": 2}),
+        (33, 33, 9, (52, 36), {}),
+        (64, 32, 4, (84, 84), {}),
+        (5, 2, 7, (40, 61), {"stack": 6, "first_padding": 2}),
+    ],
+)
+def test_passes_are_autograds(
+    dtype: torch.dtype,
+    rows: int,
+    learned: int,
+    actions: int,
+    frame_shape: tuple[int, int],
+    settings: dict[str, Any],
+) -> None:
+    network = make_network(frame_shape, actions, **settings)
+    passes = make_passes(network, dtype)
+    assert isinstance(passes, NativePasses)
+    x = stacks(rows, network)
+    grad = torch.randn(learned, actions, generator=torch.Generator().manual_seed(2))
+    values, gradients = run(passes, network, x, grad)
+    expected, expected_gradients = reference(network, x, grad, dtype)
+    assert (values.dtype, values.shape) == (torch.float32, (rows, actions))
+    assert difference(values, expected) < TOLERANCE[dtype]
+    names = [name for name, _ in network.named_parameters()]
+    for name, actual, wanted in zip(names, gradients, expected_gradients, strict=True):
+        flips = FLIPS if dtype == torch.bfloat16 and rows > 8 else 0.0
+        assert difference(actual, wanted) < TOLERANCE[dtype] + flips, name
+    # As the fused optimizers need it.
+    for weight in network.parameters():
+        assert (weight.grad.dtype, weight.grad.stride()) == (torch.float32, weight.stride())
+    # One row alone, or all, with or without something to learn: the same bits.
+    assert torch.equal(passes.values(passes.inputs(x)), values)
+    assert torch.equal(passes.values(passes.inputs(x[-1:])), values[-1:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_are_explicit_passes(dtype: torch.dtype) -> None:
+    network = make_network()
+    x, grad = stacks(12, network), torch.ones(8, 6)
+    values, gradients = run(NativePasses(network, dtype), network, x, grad)
+    for packed in (False, True):
+        explicit = ExplicitPasses(network, dtype, packed=packed)
+        others, other_gradients = run(explicit, network, x, grad)
+        # In bfloat16 these round the hidden layer's outputs and every bias too. In either, ReLUs
+        # near 0 flip.
+        close, flips = (1e-6, 1e-2) if dtype == torch.float32 else (0.02, 0.2)
+        assert difference(values, others.double()) < close
+        for one, other in zip(gradients, other_gradients, strict=True):
+            assert difference(one, other.double()) < flips
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_not_a_bit_depends_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    network = make_network()
+    x, grad = stacks(13, network), torch.randn(7, 6)
+    results = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        values, gradients = run(NativePasses(network, dtype), network, x, grad)
+        results.append([values, *gradients])
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_changed_weights_are_taken_over_by_a_refresh(dtype: torch.dtype) -> None:
+    network, other = make_network(seed=0), make_network(actions=7)
+    x, grad = stacks(4, network), torch.randn(3, 6)
+    passes = NativePasses(network, dtype)
+    run(passes, network, x, grad)
+    with torch.no_grad():
+        for weight, source in zip(network.parameters(), other.parameters(), strict=True):
+            weight.copy_(source[: len(weight)] * 1.5)
+    passes.refresh()
+    values, gradients = run(passes, network, x, grad)
+    expected, expected_gradients = run(NativePasses(network, dtype), network, x, grad)
+    assert torch.equal(values, expected)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, expected_gradients, strict=True))
+
+
+def test_images_in_another_memory_order_are_the_same_images() -> None:
+    network = make_network()
+    passes = NativePasses(network)
+    x = stacks(3, network)
+    values = passes.values(passes.inputs(x))
+    assert torch.equal(passes.values(passes.inputs(x.contiguous())), values)
+
+
+def test_stacks_stay_alive_until_backward() -> None:
+    network = make_network()
+    passes = NativePasses(network)
+    grad = torch.ones(3, 6)
+    expected = run(passes, network, stacks(3, network), grad)[1]
+    passes.forward(passes.inputs(stacks(3, network)), 3)
+    _ = [torch.full((3, 84, 84, 4), 255, dtype=torch.uint8) for _ in range(8)]
+    passes.backward(grad)
+    for weight, gradient in zip(network.parameters(), expected, strict=True):
+        assert torch.equal(weight.grad, gradient)
+
+
+def test_what_is_not_covered_falls_back() -> None:
+    assert isinstance(make_passes(make_network(stack=3)), ExplicitPasses)
+    assert isinstance(make_passes(make_network().to(torch.float64)), ExplicitPasses)
+    meta = copy.deepcopy(make_network()).to("meta")
+    assert not NativePasses.supports(meta, torch.float32)
+    assert not NativePasses.supports(make_network(), torch.float16)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    network = make_network()
+    arrays = [
+        (weight.permute(0, 2, 3, 1) if weight.dim() == 4 else weight).detach().numpy()
+        for weight in network.parameters()
+    ]
+    options: Any = {"height": 84, "width": 84, "first_padding": 0, "bfloat16": False}
+    core = NatureNetwork(arrays, **options)
+    pool = ThreadPool(1)
+    core.refresh(pool)
+    frames, out = np.zeros((2, 84, 84, 4), np.uint8), np.zeros((2, 6), np.float32)
+    with pytest.raises(RuntimeError, match="no rows are kept"):
+        core.backward_into(pool, np.zeros((0, 6), np.float32), arrays)
+    core.forward_into(pool, [frames], 2, out)
+    for call, message in (
+        (
+            lambda: core.values_into(pool, [frames[:, 1:]], out),
+            r"stacks has shape \(2, 83, 84, 4\)",
+        ),
+        (
+            lambda: core.values_into(pool, [frames], out[:1]),
+            r"out has shape \(1, 6\); expected \(2",
+        ),
+        (lambda: core.values_into(pool, [frames], out.T), r"out has shape \(6, 2\)"),
+        (lambda: core.forward_into(pool, [frames], 3, out), "learned is 3; expected 0 to 2"),
+        (lambda: core.backward_into(pool, out[:1], arrays), r"grad has shape \(1, 6\)"),
+        (lambda: core.backward_into(pool, out, arrays[1:]), "gradients has length 9"),
+        (lambda: core.backward_into(pool, out, arrays[::-1]), r"convolutions\.0\.weight has shape"),
+        (lambda: NatureNetwork(arrays[1:], **options), "weights has length 9"),
+        (lambda: NatureNetwork(arrays, **{**options, "width": 80}), r"hidden\.weight has shape"),
+        (lambda: NatureNetwork(arrays, **{**options, "height": 30}), "too small"),
+        (lambda: ThreadPool(0), "threads is 0; expected 1 to 1024"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(TypeError, match="stacks is of dtype float32; expected uint8"):
+        core.values_into(pool, [frames.astype(np.float32)], out)  # type: ignore[list-item]
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        core.values_into(pool, [frames], frozen)
