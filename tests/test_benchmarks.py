@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_replay
+import classic_control
 import harness
 import numpy as np
 import pytest
@@ -313,3 +314,13 @@ def test_ours_is_what_the_plain_memory_is(script: bench_replay.Script) -> None:
     ring.rewards += 2
     with pytest.raises(WrongAnswer, match="rewards"):
         bench_replay.check_sample(memory, ring)
+
+
+def test_classic_control_trains_to_the_end_and_says_what_is_solved() -> None:
+    said: list[str] = []
+    short = ["--set", "steps=300", "learning_starts_steps=100", "--games", "2"]
+    assert classic_control.main(["CartPole-v1", "--seeds", "3", "4", *short], said.append) == 1
+    heading, *_, first, second = said
+    assert heading.startswith("`python benchmarks/classic_control.py CartPole-v1 --seeds 3 4 --set")
+    for row, seed in ((first, 3), (second, 4)):
+        assert re.fullmatch(rf"\| CartPole-v1 \| {seed} \| 300 \| \d\.\d \| \d+\.\d \| no \|", row)
