@@ -21,7 +21,8 @@ import fastdqn
 from fastdqn.command import StopSignals, run_command, whole_number
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.presets import PRESETS
+from fastdqn.preset_texts import preset_list, preset_text
+from fastdqn.presets import CLASSIC, PRESETS
 from fastdqn.resuming import CHANGEABLE, saved_config
 
 __all__ = ["train_main"]
@@ -31,21 +32,20 @@ _PROGRAM = "fastdqn-train"
 
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (none: the process's arguments); returns the exit status."""
-    return run_command(_PROGRAM, lambda words, stop: _train(*_parse(words), stop), argv)
+    return run_command(_PROGRAM, _train, argv)
 
 
-def _train(config: Config, resume: str | None, stop: StopSignals) -> None:
+def _train(argv: Sequence[str], stop: StopSignals) -> None:
+    config, resume = _parse(argv)
     from fastdqn.display import describe, make_display
     from fastdqn.resuming import resumed_trainer
     from fastdqn.trainer import Trainer
 
     trainer = Trainer(config) if resume is None else resumed_trainer(resume, config.to_dict())
     folder = trainer.output.path
-    settings = trainer.config.to_dict()
-    if config.game is None:
-        for name in config.game_options():
-            del settings[name]
-    print(describe(trainer.protocol, settings, Config().to_dict()))
+    preset = _preset(argv) if resume is None else trainer.config.preset_name or "default"
+    print(preset_text(preset, config.env))
+    print(describe(trainer.protocol, *_settings(config, trainer.config, preset)))
     print(f"  to {folder}" if folder else "  nothing is written", flush=True)
     if config.init_from is not None and resume is None:
         print(f"  {_INIT_FROM_NOTE.format(config.init_from)}", flush=True)
@@ -64,6 +64,21 @@ def _train(config: Config, resume: str | None, stop: StopSignals) -> None:
         print(f"to go on: {_PROGRAM} --resume {shlex.quote(str(folder))}", flush=True)
 
 
+def _settings(config: Config, resolved: Config, preset: str) -> list[dict[str, Any]]:
+    """The values of the resolved config: those that were given, those that the preset has otherwise
+    than the defaults, the rest. What a run has no use for is left out."""
+    values, defaults = resolved.to_dict(), Config().to_dict()
+    for name in ("game", "env", *resolved.options_without_use):
+        del values[name]
+    expected = _base(preset, config.env).to_dict()
+    asked = config.to_dict()
+    groups: list[dict[str, Any]] = [{}, {}, {}]
+    for name, value in values.items():
+        given, special = asked[name] != expected[name], expected[name] != defaults[name]
+        groups[0 if given else 1 if special else 2][name] = value
+    return groups
+
+
 _INIT_FROM_NOTE = (
     "weights from {}; not taken over: replay memory, optimizer, counts, exploration, logs"
 )
@@ -75,9 +90,12 @@ def _parse(argv: Sequence[str]) -> tuple[Config, str | None]:
     if "--version" in argv:
         print(f"fastdqn {fastdqn.__version__}")
         raise SystemExit(0)
+    if "--list-presets" in argv:
+        print(preset_list(), flush=True)
+        raise SystemExit(0)
     preset, resume = _preset(argv), _value_of("--resume", argv)
     if resume is None:
-        config = Config.preset(preset)
+        config = _base(preset, _value_of("--env", argv))
     elif _value_of("--preset", argv) is not None:
         raise UserError(f"--preset {preset}: a resumed run keeps its own settings; leave it out")
     else:
@@ -110,10 +128,12 @@ def _parse(argv: Sequence[str]) -> tuple[Config, str | None]:
 
 _DESCRIPTION = (
     "Train a deep Q-network. Ctrl-C ends the run with everything saved, a second one at once. "
-    "Large numbers may be written 50_000, 50,000 or 5e4. --version prints the version."
+    "Large numbers may be written 50_000, 50,000 or 5e4. --list-presets describes the presets, "
+    "--version prints the version."
 )
 _PRESET_HELP = tyro.conf.arg(
-    help="Published settings that the options below change; with --env it is classic."
+    help="Settings with a name that the options below change (see --list-presets); with --env "
+    "classic, or default where --preprocess is grey or atari."
 )
 
 
@@ -123,12 +143,19 @@ _RESUME_HELP = tyro.conf.arg(
 )
 
 
+def _base(preset: str, env: str | None) -> Config:
+    """The preset's settings in an environment, which they do not name: what is fit for a game alone
+    is refused only where the rest of the command line has left it."""
+    return Config.preset(preset, **(CLASSIC.get(env or "", {}) if preset == "classic" else {}))
+
+
 def _preset(argv: Sequence[str]) -> str:
     """The preset that the rest of the command line changes; it must be known before the rest."""
     named = _value_of("--preset", argv)
     if named is not None:
         return named
-    return "default" if _value_of("--env", argv) is None else "classic"
+    images = _value_of("--preprocess", argv) in ("grey", "atari")
+    return "default" if _value_of("--env", argv) is None or images else "classic"
 
 
 def _value_of(option: str, argv: Sequence[str]) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fastdqn.errors import UserError
+from fastdqn.presets import PRESETS, settings_of
 from fastdqn.units import parse_bytes
 
 __all__ = ["Config"]
@@ -40,8 +41,12 @@ class Config:
     game: str | None = None
     """Atari game, in any of its usual name forms, such as Breakout."""
     env: str | None = None
-    """Gymnasium environment with vector observations instead, such as CartPole-v1. Scripts take
-    its settings from `Config.preset("classic", env=...)`."""
+    """Gymnasium environment instead, such as CartPole-v1, or what makes one, my_module:make_env.
+    Scripts take settings for vectors from `Config.preset("classic", env=...)`."""
+    preprocess: Literal["none", "rescale", "grey", "atari"] = "none"
+    """Observations of such an environment. rescale: vectors, from their bounds to [-1, 1]. grey:
+    images, in grey and of at most 84 by 84 pixels. atari: also frame_skip, reward_clip and the
+    maximum of a step's last two images, as in games."""
     num_envs: int = 1
     """Environments stepped together. Every period below keeps its meaning with more of them."""
     workers: int | None = None
@@ -82,7 +87,8 @@ class Config:
     """Size the capacity from bytes instead, such as 2GiB: what they surely have room for. In files
     (replay_dir) these count too."""
     replay_storage: Literal["auto", "raw", "compressed"] = "auto"
-    """How observations are kept; auto: compressed, without loss, for games and raw for others."""
+    """How observations are kept; auto: compressed, without loss, for games and images in grey, and
+    raw for others."""
     replay_dir: str | None = None
     """Folder for files that hold the observations, mapped into memory; none: memory alone."""
     replay_eviction: Literal["fifo", "random"] = "fifo"
@@ -218,12 +224,18 @@ class Config:
                 f"workers={self.workers}: num_envs={self.num_envs} can be split over at most "
                 f"{self.num_envs}; give fewer workers, or more environments"
             )
-        for name, value in self.game_options().items():
-            if self.env is not None and value != _DEFAULTS[name]:
+        for name in self.options_without_use if self.env is not None else ():
+            value = getattr(self, name)
+            if value != _DEFAULTS[name]:
+                also = ", or give preprocess='atari'" if name in _IMAGE_OPTIONS else ""
                 raise UserError(
                     f"{name}={value!r}: only a game has this setting; leave it out with "
-                    f"env={self.env!r}"
+                    f"env={self.env!r}{also}"
                 )
+        if self.game is not None and self.preprocess != "none":
+            raise UserError(
+                f"preprocess={self.preprocess!r}: games have their own preprocessing; leave it out"
+            )
         if self.wandb is not None and self.out is None:
             raise UserError(f"wandb={self.wandb!r} and out=None: logging needs a folder; give out")
         if self.evaluation_episodes is None and self.evaluation_frames is None:
@@ -256,8 +268,16 @@ class Config:
 
     @property
     def frames_per_step(self) -> int:
-        """Frames of a whole step: the step of any environment but a game is one frame."""
-        return 1 if self.game is None else self.frame_skip
+        """Frames of a whole step: one where frames are not skipped as in a game."""
+        return 1 if "frame_skip" in self.options_without_use else self.frame_skip
+
+    @property
+    def options_without_use(self) -> tuple[str, ...]:
+        """The settings of a game that this run does not read."""
+        if self.game is not None:
+            return ("preprocess",)
+        kept = _IMAGE_OPTIONS if self.preprocess == "atari" else ()
+        return tuple(name for name in _GAME_OPTIONS if name not in kept)
 
     @property
     def budget_steps(self) -> int | None:
@@ -314,7 +334,8 @@ class Config:
     def resolved_replay_storage(self) -> Literal["raw", "compressed"]:
         """`replay_storage`, or what auto means for this run."""
         if self.replay_storage == "auto":
-            return "raw" if self.game is None else "compressed"
+            images = self.game is not None or self.preprocess in ("grey", "atari")
+            return "compressed" if images else "raw"
         return self.replay_storage
 
     def resolved(self) -> Config:
@@ -331,6 +352,10 @@ class Config:
         """The settings that say how an Atari game is played, by name."""
         return {name: getattr(self, name) for name in _GAME_OPTIONS}
 
+    def env_options(self) -> dict[str, Any]:
+        """The settings that say what environments show and reward, by name."""
+        return {"preprocess": self.preprocess, **self.game_options()}
+
     def network_options(self) -> dict[str, Any]:
         """The settings that a network is built from, by name."""
         return {name: getattr(self, name) for name in _NETWORK_OPTIONS}
@@ -339,13 +364,24 @@ class Config:
     def preset(cls, name: str, **overrides: Any) -> Config:
         """The settings published under `name` (see `fastdqn.presets`), with some replaced.
 
-        Raises `UserError` for an unknown preset or setting.
+        "classic" has settings of its own for some environments: give `env` here, not later. Raises
+        `UserError` for an unknown preset or setting.
         """
-        from fastdqn.presets import PRESETS
-
         if name not in PRESETS:
             raise _wrong("preset", name, f"one of {', '.join(PRESETS)}", PRESETS)
-        return cls.from_dict({**PRESETS[name], **overrides})
+        return cls.from_dict({**settings_of(name, overrides.get("env")), **overrides})
+
+    @property
+    def preset_name(self) -> str | None:
+        """The preset that all of these settings are of: how the run learns, not for how long."""
+        names = {key for name in PRESETS for key in settings_of(name, self.env)} - _OF_NO_PRESET
+        for name in PRESETS:
+            expected = {**_DEFAULTS, **settings_of(name, self.env)}
+            # What was left to a rule may have been filled in.
+            given = [key for key in names if expected[key] is not None]
+            if all(getattr(self, key) == expected[key] for key in given):
+                return name
+        return None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
@@ -406,6 +442,10 @@ _GAME_OPTIONS = (
     *("frame_skip", "sticky_actions", "full_action_set", "noop_max", "fire_reset", "life_loss"),
     *("life_loss_penalty", "reward_clip", "reward_clip_at", "max_episode_frames"),
 )
+# Those that preprocess="atari" gives to other environments.
+_IMAGE_OPTIONS = ("frame_skip", "reward_clip", "reward_clip_at")
+# A preset may have them, and a run that differs is still of that preset.
+_OF_NO_PRESET = {"steps", "threads"}
 _NETWORK_OPTIONS = (
     *("stack", "first_padding", "shared_last_bias", "initial_weights", "hidden_units"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -178,31 +179,41 @@ def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else format(value, form)
 
 
-def describe(
-    protocol: Mapping[str, Any], settings: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> str:
-    """The protocol, a line an item, and the settings, those that differ from the defaults first."""
-    width = max(len(name) for name in protocol)
-    lines = [f"  {name:<{width}}  {_plain(value)}" for name, value in protocol.items()]
-    changed = [name for name in settings if settings[name] != defaults[name]]
-    same = [name for name in settings if settings[name] == defaults[name]]
-    for heading, names in (("settings", changed), ("defaults", same)):
-        lines.append(f"  {heading:<{width}}  " + _joined(settings, names, width + 4))
-    return "\n".join(lines)
+def describe(protocol: Mapping[str, Any], *settings: Mapping[str, Any]) -> str:
+    """The protocol, and the settings that it does not name: given, the preset's, the defaults."""
+    played = {"game": protocol["game"], **protocol}
+    del played["preset"]
+    groups = {"played": played}
+    for heading, values in zip(("given", "preset", "defaults"), settings, strict=True):
+        groups[heading] = {name: values[name] for name in values if name not in played}
+    return "\n".join(_paragraph(heading, values) for heading, values in groups.items() if values)
 
 
-def _joined(settings: Mapping[str, Any], names: list[str], indent: int) -> str:
-    """`name=value, ...` in lines of at most 100 columns, all but the first indented."""
-    lines = [""]
-    for name in names:
-        item = f"{name}={_plain(settings[name])}"
-        if lines[-1] and indent + len(lines[-1]) + len(item) > 98:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + item
-    return ("\n" + " " * indent).join(lines)
+def _paragraph(heading: str, values: Mapping[str, Any]) -> str:
+    """`name=value ...` in lines of at most 80 columns, behind the heading."""
+    items = [f"{name}={_plain(value)}" for name, value in values.items()]
+    # A value with spaces in it is broken only where it is a list.
+    unbroken = [
+        item if isinstance(value, (list, tuple)) else item.replace(" ", "\0")
+        for item, value in zip(items, values.values(), strict=True)
+    ]
+    lines = textwrap.wrap(
+        " ".join(unbroken),
+        _COLUMNS,
+        initial_indent=f"{heading:<10}",
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+_COLUMNS = 80
 
 
 def _plain(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
+    if value is None:
+        return "none"
     return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)

@@ -156,7 +156,7 @@ class Play:
         if make is not None:
             envs = make(environment_seed)
         else:
-            options = {**config.game_options(), "max_episode_frames": limit}
+            options = {**config.env_options(), "max_episode_frames": limit}
             envs = make_envs(env_fn or config.env, config.game, 1, seed=environment_seed, **options)
         if (envs.frame_shape, envs.num_actions) != (agent.frame_shape, agent.num_actions):
             raise UserError(

@@ -45,6 +45,8 @@ def held_out_file(config: Config, folder: Path, title: str) -> Path:
     """Where the states of this config's protocol are kept; `title` is the game's name."""
     protocol = {name: getattr(config, name) for name in _PROTOCOL if name not in ("game", "env")}
     protocol["title"] = title
+    if config.game is None:
+        protocol["preprocess"] = config.preprocess
     protocol["sampling"] = [_GAMES, _STATES_PER_GAME, _START_STEPS, _SEED]
     digest = hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:12]
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', title)}-{digest}.npz"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.presets import PRESETS
+from fastdqn.presets import PRESETS, settings_of
 
 __all__ = ["Group", "Reference", "Run", "draw", "group_runs", "read_references", "read_run"]
 
@@ -133,7 +133,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _preset(run: Run) -> str | None:
     """The preset that the run has all the settings of."""
     for name in PRESETS:
-        settings = Config.preset(name).to_dict()
+        settings = {**Config().to_dict(), **settings_of(name, run.settings.get("env"))}
         compared = {*run.settings} & {*settings} - _OF_A_RUN_ALONE - {"game", "env"}
         # What was left to a rule was filled in.
         given = [key for key in compared if settings[key] is not None]

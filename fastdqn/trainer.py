@@ -87,7 +87,7 @@ class Trainer:
             config.num_envs,
             seed=env_seed,
             workers=config.workers,
-            **config.game_options(),
+            **config.env_options(),
         )
         functions = {"env_fn": env_fn, "epsilon": config.epsilon}
         self._functions = [name for name, function in functions.items() if function is not None]
@@ -492,6 +492,7 @@ class Trainer:
         """What is played, on what, and how large: printed and saved with the run."""
         return {
             **self.envs.protocol(),
+            "preset": self.config.preset_name,
             "device": str(self.device),
             "threads": self.config.threads or choose_threads(),
             "precision": str(self.learner.dtype).removeprefix("torch."),

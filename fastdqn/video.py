@@ -69,7 +69,7 @@ def record(
     envs = WatchedEnvs(
         env_fn or config.env,
         config.game,
-        **{**config.game_options(), "max_episode_frames": limit},
+        **{**config.env_options(), "max_episode_frames": limit},
     )
     with _Recorder(path, envs, str(agent.protocol["game"]), _action_names(agent)) as recorder:
         return evaluate(

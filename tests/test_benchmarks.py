@@ -15,6 +15,7 @@ from typing import Any
 
 import bench_checkpoints
 import bench_replay
+import classic_control
 import harness
 import numpy as np
 import pytest
@@ -353,3 +354,13 @@ def test_the_benchmark_of_checkpoints_works() -> None:
     assert re.search(r"lost by one each five minutes: -?[\d.]+ %, required 2: (held|missed)", shown)
     assert re.search(r"of a checkpoint: [\d.]+ MiB, required 64: held", shown)
     assert re.search(r"of loading: -?[\d.]+ MiB, required 64: held", shown)
+
+
+def test_classic_control_trains_to_the_end_and_says_what_is_solved() -> None:
+    said: list[str] = []
+    short = ["--set", "steps=300", "learning_starts_steps=100", "--games", "2"]
+    assert classic_control.main(["CartPole-v1", "--seeds", "3", "4", *short], said.append) == 1
+    heading, *_, first, second = said
+    assert heading.startswith("`python benchmarks/classic_control.py CartPole-v1 --seeds 3 4 --set")
+    for row, seed in ((first, 3), (second, 4)):
+        assert re.fullmatch(rf"\| CartPole-v1 \| {seed} \| 300 \| \d\.\d \| \d+\.\d \| no \|", row)

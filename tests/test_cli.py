@@ -42,21 +42,26 @@ def test_breakout_from_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     for shown in (
-        r"game +Breakout",
-        r"action_meanings +NOOP FIRE RIGHT LEFT",
-        r"frame_skip +4",
-        r"sticky_actions +0\.0",
-        r"life_loss +terminal",
-        r"max_episode_frames +108,000",
-        r"device +(cpu|cuda)",
-        r"parameters +1,686,180",
-        r"replay_bytes +\d\d\d,\d\d\d",  # compressed: 14 MB raw
-        r"settings .*steps=300",
+        r"preset default: fastdqn's own",
+        r"played +game=Breakout",
+        r"action_meanings=NOOP FIRE\s+RIGHT LEFT",
+        r"frame_skip=4",
+        r"sticky_actions=0\.0",
+        r"life_loss=terminal",
+        r"max_episode_frames=108,000",
+        r"device=(cpu|cuda)",
+        r"parameters=1,686,180",
+        r"replay_bytes=\d\d\d,\d\d\d",  # compressed: 14 MB raw
+        r"given .*steps=300.*defaults",
         r"defaults .*discount=0\.99",
         r"step 300 \(100\.0%.*loss \d",
         r"done at step 300; model and logs are in runs/Breakout-0-",
     ):
         assert re.search(shown, done.stdout, re.DOTALL), (shown, done.stdout)
+    start = done.stdout[: done.stdout.index("  to runs/")]
+    assert max(map(len, start.splitlines())) <= 80
+    names = re.findall(r"\b(\w+)=", start)
+    assert len(names) == len({*names})  # nothing is said twice
     assert load_agent(run_folder(done.stdout, tmp_path)).num_actions == 4
 
 
@@ -67,7 +72,10 @@ def test_a_preset_from_the_command_line(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "optimizer=rmsprop_centered" in done.stdout
+    given, preset, _ = re.split(r"\n(?:preset|defaults)  ", done.stdout)
+    assert "optimizer=rmsprop_centered" in preset
+    assert "learning_starts_steps=20" in given
+    assert "Frames are resized by averaging areas; there bilinearly." in given
     assert "nothing is written" in done.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -172,9 +172,9 @@ def test_other_classes_say_that_they_cannot() -> None:
     envs.reset()
     with pytest.raises(StateNotSaved, match="the state of Mine cannot be saved"):
         envs.save_state()
-    with pytest.raises(StateNotSaved, match="FrameStackObservation"):
+    with pytest.raises(StateNotSaved, match="FlattenObservation"):
         GymVector(
-            lambda: gymnasium.wrappers.FrameStackObservation(gymnasium.make("CartPole-v1"), 2), 1
+            lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1")), 1
         ).save_state()
 
 

@@ -260,16 +260,20 @@ def test_live_display_shows_steps_between_reports() -> None:
         assert figure in shown
 
 
-def test_the_description_shows_what_differs_from_the_defaults_first() -> None:
+def test_the_description_fits_80_columns_and_says_nothing_twice() -> None:
+    actions = [f"ACTION{number}" for number in range(18)]
     text = describe(
-        {"game": "Pong", "action_meanings": ["NOOP", "FIRE"], "replay_bytes": 7_000_000},
-        {"steps": 5, "seed": 0, "frames": 20_000},
-        {"steps": None, "seed": 0, "frames": None},
+        {"num_envs": 1, "game": "Pong", "preset": None, "emulator": "ale-py 0.12.1"}
+        | {"action_meanings": actions, "device": "cpu"},
+        {"steps": 5, "device": "auto"},
+        {},
+        {"seed": 0, "frames": None, "budget": 20_000},
     )
     assert text.splitlines() == [
-        "  game             Pong",
-        "  action_meanings  NOOP FIRE",
-        "  replay_bytes     7,000,000",
-        "  settings         steps=5 frames=20,000",
-        "  defaults         seed=0",
+        "played    game=Pong num_envs=1 emulator=ale-py 0.12.1 action_meanings=ACTION0",
+        "          ACTION1 ACTION2 ACTION3 ACTION4 ACTION5 ACTION6 ACTION7 ACTION8",
+        "          ACTION9 ACTION10 ACTION11 ACTION12 ACTION13 ACTION14 ACTION15 ACTION16",
+        "          ACTION17 device=cpu",
+        "given     steps=5",
+        "defaults  seed=0 frames=none budget=20,000",
     ]

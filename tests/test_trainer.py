@@ -191,7 +191,14 @@ def test_a_run_leaves_its_folder(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert (config["steps"], config["learning_starts_steps"]) == (550, 50)
     protocol = json.loads((folder / "protocol.json").read_text())
-    assert {"game", "num_actions", "device", "parameters", "replay_bytes"} <= protocol.keys()
+    assert {
+        "game",
+        "preset",
+        "num_actions",
+        "device",
+        "parameters",
+        "replay_bytes",
+    } <= protocol.keys()
     with (folder / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["steps"]) for row in rows] == [100, 200, 300, 400, 500, 550]

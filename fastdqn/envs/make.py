@@ -9,12 +9,15 @@ from typing import Any
 import gymnasium
 
 from fastdqn.envs.atari import AtariOptions
-from fastdqn.envs.classic import GymVector
+from fastdqn.envs.classic import GymVector, Preprocess
 from fastdqn.envs.vector import AtariVector, SerialVector, VectorEnv
 from fastdqn.envs.workers import WorkerVector
 from fastdqn.errors import UserError
 
-__all__ = ["EnvFunction", "default_workers", "make_envs", "make_serial"]
+__all__ = ["GYM_OPTIONS", "EnvFunction", "default_workers", "make_envs", "make_serial"]
+
+# The settings of a game that preprocess="atari" gives to other environments.
+GYM_OPTIONS = ("frame_skip", "reward_clip", "reward_clip_at")
 
 EnvFunction = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -30,7 +33,8 @@ def make_envs(
 ) -> VectorEnv:
     """`num_envs` environments: gymnasium's, by name or function, or else Atari's `game`.
 
-    `options` are those of `AtariOptions`, for a game alone. With `workers` they are split over as
+    `options` are those of `AtariOptions` and `preprocess`, each for those environments that have
+    it (see `GymVector`). With `workers` they are split over as
     many processes (None: as many as pay off), and are the same. Raises `UserError` where none such
     exists, or where workers cannot make it.
     """
@@ -63,11 +67,13 @@ def make_serial(
     *,
     seed: int,
     share: range | None = None,
+    preprocess: Preprocess = "none",
     **options: Any,
 ) -> SerialVector:
     """Those of them that `share` names (None: all), in this process."""
     if env is not None:
-        return GymVector(env, num_envs, seed=seed, share=share)
+        rules = {name: options[name] for name in GYM_OPTIONS if name in options}
+        return GymVector(env, num_envs, seed=seed, preprocess=preprocess, share=share, **rules)
     if game is None:
         raise UserError(
             'no game: give one, such as game="Breakout" (--game Breakout), or a gymnasium '

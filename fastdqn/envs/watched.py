@@ -6,7 +6,6 @@ their figures on every other frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ale_py
@@ -15,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdqn.envs.atari import AtariOptions
-from fastdqn.envs.classic import GymVector, make_gym
-from fastdqn.envs.make import EnvFunction
+from fastdqn.envs.classic import GymVector, Preprocess, make_gym
+from fastdqn.envs.make import GYM_OPTIONS, EnvFunction
 from fastdqn.envs.vector import AtariVector, VectorEnv
 from fastdqn.errors import UserError
 
@@ -32,12 +31,19 @@ class WatchedEnvs:
     nothing to see.
     """
 
-    def __init__(self, env: str | EnvFunction | None, game: str | None, **options: Any) -> None:
+    def __init__(
+        self,
+        env: str | EnvFunction | None,
+        game: str | None,
+        *,
+        preprocess: Preprocess = "none",
+        **options: Any,
+    ) -> None:
         self._env = env
         self._game = game
+        self._preprocess = preprocess
         self._options = options
         self._screens: list[Screen] = []
-        self._render: Callable[[], Any] | None = None
         self.frames_per_second = 60.0
 
     def make(self, seed: int) -> VectorEnv:
@@ -49,19 +55,26 @@ class WatchedEnvs:
         made = self._make_gym()
         rate = made.metadata.get("render_fps")
         self.frames_per_second = 30.0 if rate is None else float(rate)
-        self._render = made.render
-        return GymVector(lambda: made, 1, seed=seed)
+        rules = {name: self._options[name] for name in GYM_OPTIONS if name in self._options}
+
+        def watch() -> None:
+            self._screens.append(self._rendered(made))
+
+        return GymVector(
+            lambda: made, 1, seed=seed, preprocess=self._preprocess, watch=watch, **rules
+        )
 
     def take(self) -> list[Screen]:
         """The screens [height, width, 3] since the last call, the oldest first."""
-        if self._render is not None:
-            try:
-                return [np.asarray(self._render(), np.uint8)]
-            except gymnasium.error.Error as error:  # such as a package that is not installed
-                message = " ".join(str(error).split())
-                raise UserError(f"environment {self._env!r} cannot be shown: {message}") from None
         screens, self._screens = self._screens, []
         return screens
+
+    def _rendered(self, made: gymnasium.Env[Any, Any]) -> Screen:
+        try:
+            return np.array(made.render(), np.uint8)
+        except gymnasium.error.Error as error:  # such as a package that is not installed
+            message = " ".join(str(error).split())
+            raise UserError(f"environment {self._env!r} cannot be shown: {message}") from None
 
     def _see(self, ale: ale_py.ALEInterface) -> None:
         self._screens.append(ale.getScreenRGB())
