@@ -34,7 +34,8 @@ class Config:
     agent (4 frames), an update is one gradient step.
 
     The defaults are a double DQN for Atari that learns within a few million frames on one machine:
-    Adam with Dopamine's epsilon, the mean Huber loss, and warm-up and exploration as in Dopamine.
+    Adam with Dopamine's epsilon, the mean Huber loss, returns of 3 steps, and warm-up and
+    exploration as in Dopamine.
     """
 
     # What is played.
@@ -78,7 +79,7 @@ class Config:
     """Observations that make up one input of the network."""
     padding: Literal["zero", "repeat", "reject"] = "zero"
     """Before a game's first frame: zeros, that frame repeated, or act at random and never learn."""
-    n_step: int = 1
+    n_step: int = 3
     """Steps whose rewards are summed before the target bootstraps."""
     replay_capacity: int = 250_000
     """Observations kept for replay over all environments, one a step. What a million of a game's

@@ -79,7 +79,7 @@ from fastdqn.presets import PRESETS
             "ones, or a longer run",
         ),
         ({"stack": 300}, "stack=300: expected 1 to 256; the default is 4"),
-        ({"n_step": 70_000}, "n_step=70000: expected 1 to 65,536; the default is 1"),
+        ({"n_step": 70_000}, "n_step=70000: expected 1 to 65,536; the default is 3"),
         (
             {"max_episode_frames": 2**63},
             "max_episode_frames=9223372036854775808: expected 1 to 2^62; the default is 108000",
