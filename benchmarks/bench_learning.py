@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fastdqn.config import Config
 from fastdqn.learner import Learner
+from fastdqn.native import NativePasses
 from fastdqn.trainer import Trainer, train
 
 __all__ = ["breakdown", "training", "update"]
@@ -554,7 +555,8 @@ def breakdown(effort: Effort) -> Iterator[Row]:
     """Where the time of a training run goes, and that of an update: milliseconds of each part."""
     for count in (1, 8):
         yield breakdown_row(effort, count)
-    yield operations_row(effort)
+    for precision in ("float32", "bfloat16"):
+        yield passes_row(effort, precision)
 
 
 def breakdown_row(effort: Effort, count: int) -> Row:
@@ -646,6 +648,36 @@ class Parts:
         return StandIn()
 
 
+def passes_row(effort: Effort, precision: str) -> Row:
+    """An update by its calls of the C++ core, or by kind of PyTorch's operation without those."""
+    learner = make_learner(precision)
+    online, target = learner._online, learner._target
+    if not isinstance(online, NativePasses):
+        return operations_row(effort, learner, precision)
+    row = Row("breakdown", f"One update, call by call, {precision}", "ms", "share")
+    parts = Parts()
+    parts.watch(target, "values", "the target network's values of the next states")
+    parts.watch(online, "forward", "the online network's values of states and next states")
+    parts.watch(online, "backward", "gradients")
+    parts.watch(learner.optimizer, "step", "the optimizer")
+    parts.watch(online, "refresh", "taking over the new weights")
+    batches = [as_staged(batch) for batch in random_batches(16)]
+    turns = harness.Turns()
+    end = time.perf_counter() + effort.peer_seconds
+    while time.perf_counter() < end or not turns.seconds:
+        parts.seconds = dict.fromkeys(parts.seconds, 0.0)
+        start = time.perf_counter()
+        for batch in batches:
+            learner.update(*batch)
+        whole = time.perf_counter() - start
+        rest = whole - sum(parts.seconds.values())
+        found = {OURS: whole, **parts.seconds, "everything else: the loss, Python": rest}
+        for name, value in found.items():
+            turns.seconds.setdefault(name, []).append(value / len(batches))
+    row.add(turns)
+    return row
+
+
 # Kinds of operations, by what PyTorch's profiler calls them; the first that fits.
 OPERATIONS = (
     ("convolutions, backward", ("convolution_backward",)),
@@ -656,10 +688,9 @@ OPERATIONS = (
 )
 
 
-def operations_row(effort: Effort) -> Row:
+def operations_row(effort: Effort, learner: Learner, precision: str) -> Row:
     """An update by kind of operation, as PyTorch's profiler sees it, which slows it somewhat."""
-    row = Row("breakdown", "One update by kind of operation, float32", "ms", "share")
-    learner = make_learner()
+    row = Row("breakdown", f"One update by kind of operation, {precision}", "ms", "share")
     batches = [as_staged(batch) for batch in random_batches(16)]
     for batch in batches:
         learner.update(*batch)

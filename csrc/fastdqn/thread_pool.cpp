@@ -15,8 +15,9 @@ namespace fastdqn {
 
 namespace {
 
-// Between the jobs of one computation lie a few microseconds, between computations milliseconds.
-constexpr std::chrono::microseconds kLookOut{50};
+// Between the jobs of an update lie up to some tens of microseconds of Python, beyond it milliseconds.
+// A thread that has slept may be woken on its caller's core, where it waits for that.
+constexpr std::chrono::microseconds kLookOut{100};
 
 void pause() noexcept {
 #if defined(__x86_64__)

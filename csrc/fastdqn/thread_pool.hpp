@@ -15,7 +15,7 @@ namespace fastdqn {
 /// Which thread takes which item is decided by who is free, so that a thread that is held up holds
 /// up nobody else. Results therefore depend on neither the number of threads nor their timing as
 /// long as no item's do on which thread it runs on. Idle threads look out for the next job for
-/// some tens of microseconds, and sleep after that.
+/// a tenth of a millisecond, and sleep after that.
 ///
 /// Thread-safe: jobs of several callers run one after another. In a process forked from the one
 /// that made the pool, which has none of its threads, jobs run on the caller's thread.
