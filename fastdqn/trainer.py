@@ -349,9 +349,10 @@ class Trainer:
         self._means.add(self.learner.update(*batch))
 
     def _is_spent(self) -> bool:
-        """Whether the run is at its end, with the time that a last checkpoint may take: as long as
-        the longest before, once for one on its way and once by itself, and some more."""
-        seconds = self._clock.seconds + 2.5 * self.output.longest_checkpoint_seconds
+        """Whether the run is at its end, with the time that a last checkpoint may take. Each as long
+        as the longest before: waiting for one on its way, another that is due, the last, and some
+        more."""
+        seconds = self._clock.seconds + 3.5 * self.output.longest_checkpoint_seconds
         return self.budget.is_spent(self.counters, seconds)
 
     @property
