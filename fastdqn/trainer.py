@@ -349,9 +349,8 @@ class Trainer:
         self._means.add(self.learner.update(*batch))
 
     def _is_spent(self) -> bool:
-        """Whether the run is at its end, with the time that a last checkpoint may take. Each as long
-        as the longest before: waiting for one on its way, another that is due, the last, and some
-        more."""
+        """Whether the run is at its end, with the time that a last checkpoint may take: for one on
+        its way, one that is due, the last, each as long as the longest before, and some more."""
         seconds = self._clock.seconds + 3.5 * self.output.longest_checkpoint_seconds
         return self.budget.is_spent(self.counters, seconds)
 

@@ -277,6 +277,8 @@ def test_signals_at_any_moment_lose_nothing(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, __file__, str(tmp_path / "stopped")],
         check=True,
+        # Its children are forked, which the threads of PyTorch's OpenMP do not survive.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=550,
         capture_output=True,
         text=True,

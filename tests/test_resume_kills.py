@@ -34,6 +34,8 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, __file__, str(tmp_path / "killed")],
         check=True,
+        # Its children are forked, which the threads of PyTorch's OpenMP do not survive.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=600,
         capture_output=True,
         text=True,
