@@ -435,7 +435,13 @@ def test_the_least_capacity_serves_environments_whatever_the_others_do() -> None
         return gymnasium.make("Acrobot-v1", max_episode_steps=next(lengths))
 
     config = Config(
-        num_envs=4, replay_capacity=40, steps=400, learning_starts_steps=40, out=None, threads=1
+        num_envs=4,
+        n_step=1,
+        replay_capacity=40,
+        steps=400,
+        learning_starts_steps=40,
+        out=None,
+        threads=1,
     )
     reports = list(train(config, env_fn=make))
     assert reports[-1].steps == 400
