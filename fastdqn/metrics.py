@@ -9,12 +9,15 @@ from __future__ import annotations
 import csv
 import importlib
 import math
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, BinaryIO, NamedTuple, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -297,8 +300,9 @@ class CsvWriter:
 
     def close(self) -> None:
         """See `Writer`."""
-        for file in self._files:
-            file.close()
+        with ExitStack() as files:  # each of them, whatever the others meet
+            for file in self._files:
+                files.callback(file.close)
 
 
 def _cell(value: float) -> str:
@@ -308,12 +312,20 @@ def _cell(value: float) -> str:
 
 
 class TensorBoardWriter:
-    """TensorBoard's event file. The axis is steps; frames are a curve of their own."""
+    """TensorBoard's event file. The axis is steps; frames are a curve of their own.
+
+    It is written where it is called: TensorBoard's own `EventFileWriter` has a thread for it, and
+    what a full disk raises there ends in a traceback that nobody can catch.
+    """
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._file = EventFileWriter(str(folder))
+        self._file = RecordWriter(_new_event_file(folder))
+        self._file.write(
+            Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()
+        )
 
     def write(self, report: Report) -> None:
         """See `Writer`."""
@@ -339,11 +351,22 @@ class TensorBoardWriter:
             for name, value in scalars.items()
             if not math.isnan(value)
         ]
-        self._file.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+        self._file.write(event.SerializeToString())
 
     def close(self) -> None:
         """See `Writer`."""
         self._file.close()
+
+
+def _new_event_file(folder: Path) -> BinaryIO:
+    """Named as TensorBoard looks for it, and after every other: it reads them in this order."""
+    number = 0
+    while True:
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
+        with suppress(FileExistsError):
+            return (folder / f"{name}.{os.getpid()}.{number}").open("xb")
+        number += 1
 
 
 class WandbWriter:

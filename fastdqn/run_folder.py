@@ -10,8 +10,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,12 +120,12 @@ class RunFolder:
             write_aside(self.path / f"{name}.json", text.encode())
         self._config = config
         self._checkpoints = CheckpointWriter(self.path, config.keep_checkpoints, kept)
-        # Opened by the first report: a run that is never started holds no file and no thread.
+        # Opened by the first report: a run that is never started holds no file.
         self._writers: tuple[Writer, ...] = ()
 
     def write(self, report: Report) -> None:
         """See `Output`. Raises `UserError` where the logs cannot be written."""
-        try:
+        with self._named_refusal():
             if not self._writers:
                 self._writers = (CsvWriter(self.path), TensorBoardWriter(self.path))
                 if (project := self._config.wandb) is not None:
@@ -133,6 +133,11 @@ class RunFolder:
                     self._writers = (*self._writers, wandb)
             for writer in self._writers:
                 writer.write(report)
+
+    @contextmanager
+    def _named_refusal(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise UserError(f"{self.path}: cannot write the logs: {error.strerror}") from error
 
@@ -171,7 +176,8 @@ class RunFolder:
         with ExitStack() as last_to_first:
             last_to_first.callback(self._lock.release)
             last_to_first.callback(self.wait)
-            for writer in self._writers:
+            for writer in self._writers:  # which write what they still hold
+                last_to_first.enter_context(self._named_refusal())
                 last_to_first.callback(writer.close)
 
 

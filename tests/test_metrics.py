@@ -6,7 +6,10 @@ import csv
 import dataclasses
 import io
 import math
+import shutil
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from test_checkpoint_writer import small_disk
 
 from fastdqn.display import LiveDisplay, PlainDisplay, describe
 from fastdqn.metrics import (
@@ -25,6 +29,7 @@ from fastdqn.metrics import (
     Report,
     TensorBoardWriter,
     WandbWriter,
+    Writer,
 )
 from fastdqn.scores import Evaluation, Game
 
@@ -118,6 +123,28 @@ def test_tensorboards_axis_is_steps(tmp_path: Path) -> None:
     frames = events.Scalars("train/frames")
     assert [(event.step, event.value) for event in frames] == [(1_000, 4_000), (2_000, 8_000)]
     assert [(event.step, event.value) for event in events.Scalars("game/score")] == [(900, 3)]
+
+
+def write_many(writer: Writer) -> None:
+    for steps in range(1_000):
+        writer.write(make_report(steps=steps))
+
+
+@pytest.mark.parametrize("kind", [CsvWriter, TensorBoardWriter])
+@pytest.mark.parametrize("left", [0, 4_096, 8_192, 20_000])
+def test_a_full_disk_is_met_by_the_caller(
+    kind: type[CsvWriter | TensorBoardWriter], left: int, tmp_path: Path
+) -> None:
+    """And by no thread beside it, whose traceback nobody could catch."""
+    threads = threading.active_count()
+    with small_disk(tmp_path / "disk", 1) as disk:
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - left))
+        writer = kind(disk)
+        assert threading.active_count() == threads
+        with pytest.raises(OSError, match="No space left on device"):
+            write_many(writer)
+        with suppress(OSError):  # it may still hold what the disk had no room for
+            writer.close()
 
 
 def test_weights_and_biases_axes_are_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
