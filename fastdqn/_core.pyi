@@ -212,6 +212,23 @@ class NatureNetwork(metaclass=_Published):
         grad: NDArray[np.float32],
         gradients: Sequence[NDArray[np.float32]],
     ) -> None: ...
+    def update(
+        self,
+        pool: ThreadPool,
+        target: NatureNetwork,
+        batch: Sequence[NDArray[Any]],
+        gradients: Sequence[NDArray[np.float32]],
+        adam: AdamStep,
+        *,
+        double: bool,
+        huber: bool,
+        mean: bool,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: float,
+    ) -> tuple[float, float]: ...
 
 class AdamStep(metaclass=_Published):
     def __init__(
@@ -233,3 +250,16 @@ class AdamStep(metaclass=_Published):
         epsilon: float,
         step: float,
     ) -> None: ...
+
+def q_learning_into(
+    q_tm1: NDArray[np.float32],
+    a_tm1: NDArray[np.int64],
+    r_t: NDArray[np.float32],
+    discount_t: NDArray[np.float32],
+    q_t_value: NDArray[np.float32],
+    q_t_selector: NDArray[np.float32],
+    grad: NDArray[np.float32],
+    *,
+    huber: bool,
+    mean: bool,
+) -> tuple[float, float]: ...

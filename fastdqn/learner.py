@@ -2,11 +2,6 @@
 
 Knows tensors only: not where transitions come from, nor when an update is due. Nothing here reads
 a tensor back to the host, so that on a GPU updates queue up behind one another.
-
-Notation as in the papers: `q_tm1` [B, A] are the values of the states that were acted in, `a_tm1`
-[B] the actions taken, `r_t` [B] the rewards that followed, `discount_t` [B] the weight of the next
-value (gamma^m, or 0 where a termination ended the window), `q_t_value` [B, A] and `q_t_selector`
-[B, A] the next state's values by the target network and by whichever network selects the action.
 """
 
 from __future__ import annotations
@@ -19,11 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from fastdqn.native import NativePasses, NativeUpdate
+from fastdqn.optimizers import Adam
 from fastdqn.passes import make_passes
+from fastdqn.q_learning import QLearningLoss
 
-__all__ = ["Learner", "MetricMeans", "Metrics", "q_learning_errors"]
+__all__ = ["Learner", "MetricMeans", "Metrics"]
 
 
 class Metrics(NamedTuple):
@@ -62,36 +59,6 @@ class MetricMeans:
         return (loss / count, mean_q / count) if count else (float("nan"), float("nan"))
 
 
-def q_learning_errors(
-    q_tm1: Tensor,
-    a_tm1: Tensor,
-    r_t: Tensor,
-    discount_t: Tensor,
-    q_t_value: Tensor,
-    q_t_selector: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The temporal-difference errors [B] of (double) Q-learning, and the values [B] they correct.
-
-    With `q_t_selector` the online network's values this is van Hasselt et al. 2016, equation 4;
-    with `q_t_value` itself it is the maximum of Mnih et al. 2015. Raises `ValueError` where shapes
-    differ from the above: [B, 1] against [B] would broadcast.
-    """
-    batch, actions = a_tm1.shape[0], q_tm1.shape[-1]
-    _check_shapes((batch, actions), q_tm1=q_tm1, q_t_value=q_t_value, q_t_selector=q_t_selector)
-    _check_shapes((batch,), a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
-
-    qa_tm1 = q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
-    a_t = q_t_selector.argmax(1, keepdim=True)
-    target_tm1 = r_t + discount_t * q_t_value.gather(1, a_t).squeeze(1)
-    return target_tm1 - qa_tm1, qa_tm1
-
-
-def _check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.shape != expected:
-            raise ValueError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
-
-
 class Learner:
     """The online and the target network, the loss and the optimizer.
 
@@ -122,10 +89,22 @@ class Learner:
         self._target = make_passes(self.target, dtype, packed=target_tau is None)
         self._num_actions = num_actions
         self._double = double
-        self._loss = loss
-        self._reduction = loss_reduction
+        self._loss = QLearningLoss(loss, loss_reduction)
         self._max_grad_norm = max_grad_norm
         self._target_tau = target_tau
+        # In one call, where nothing has to see all gradients before the step.
+        self._native_update: NativeUpdate | None = None
+        if (
+            isinstance(self._online, NativePasses)
+            and isinstance(self._target, NativePasses)
+            and isinstance(optimizer, Adam)
+            and self._online.is_all_of(optimizer)
+            and self._online.num_actions == num_actions
+            and max_grad_norm is None
+        ):
+            self._native_update = NativeUpdate(
+                self._online, self._target, optimizer, self._loss, double=double
+            )
 
     @property
     def nbytes(self) -> int:
@@ -148,6 +127,27 @@ class Learner:
         """One gradient step on a batch: states and next states [B, stack, *frame_shape], the rest
         [B]. Raises `ValueError` for other shapes, those of the network's head included.
         """
+        batch = (states, actions, rewards, discounts, next_states)
+        metrics = None if self._native_update is None else self._native_update(*batch)
+        if metrics is None:
+            loss, mean_q = self._update_in_parts(*batch)
+        else:
+            loss, mean_q = map(torch.tensor, metrics)
+        if self._target_tau is not None:
+            with torch.no_grad():
+                torch._foreach_lerp_(*self._target_pairs(), self._target_tau)
+            self._target.refresh()
+        return Metrics(loss, mean_q)
+
+    def _update_in_parts(
+        self,
+        states: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        discounts: Tensor,
+        next_states: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss [] and the mean [] of the taken actions' values."""
         count = len(states)
         inputs = self._online.inputs(states, next_states)
         with torch.no_grad():
@@ -160,34 +160,15 @@ class Learner:
                     f"the network's head gives {q_tm1.shape[-1]} values for {self._num_actions} "
                     "actions"
                 )
-            td_error, qa_tm1 = q_learning_errors(
+            loss, mean_q, grad = self._loss(
                 q_tm1, actions, rewards, discounts, q_t_value, q_t_selector
             )
-            loss, grad = self._loss_and_gradient(td_error)
-            self._online.backward(torch.zeros_like(q_tm1).scatter_(1, actions.unsqueeze(1), grad))
+            self._online.backward(grad)
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.online.parameters(), self._max_grad_norm)
         self.optimizer.step()
         self._online.refresh()
-        if self._target_tau is not None:
-            with torch.no_grad():
-                torch._foreach_lerp_(*self._target_pairs(), self._target_tau)
-            self._target.refresh()
-        return Metrics(loss, qa_tm1.mean())
-
-    def _loss_and_gradient(self, td_error: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss [] and its gradient [B, 1] by the values that the errors correct."""
-        zero = torch.zeros_like(td_error)
-        # Huber's gradient is the error inside +-1 and its sign outside: the error is never clipped
-        # before it is squared, which would stop learning where it is most wrong.
-        if self._loss == "huber":
-            loss = F.huber_loss(td_error, zero, reduction=self._reduction)
-            grad = td_error.clamp(-1, 1)
-        else:
-            loss = F.mse_loss(td_error, zero, reduction=self._reduction)
-            grad = td_error * 2
-        scale = 1 / len(td_error) if self._reduction == "mean" else 1.0
-        return loss, grad.mul_(-scale).unsqueeze(1)
+        return loss, mean_q
 
     def copy_target(self) -> None:
         """Make the target network equal to the online network."""

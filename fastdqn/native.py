@@ -1,4 +1,4 @@
-"""The passes of the Nature network in the C++ core: one call forwards, one backwards.
+"""The Nature network in the C++ core: its passes, one call each, and a whole update in one call.
 
 Between PyTorch's operations one thread prepares the next call while the others wait, and every
 operation reads what the last one wrote through memory. Here nothing lies between the layers. What
@@ -13,9 +13,11 @@ from torch import Tensor
 from fastdqn._core import NatureNetwork
 from fastdqn.inputs import Inputs
 from fastdqn.networks import ConvReLU, NatureCNN
+from fastdqn.optimizers import Adam
+from fastdqn.q_learning import QLearningLoss
 from fastdqn.threads import compute_threads
 
-__all__ = ["NativePasses"]
+__all__ = ["NativePasses", "NativeUpdate"]
 
 
 class NativePasses:
@@ -27,7 +29,8 @@ class NativePasses:
 
     def __init__(self, network: NatureCNN, dtype: torch.dtype = torch.float32) -> None:
         self._weights = [*network.parameters()]
-        self._num_actions = network.values.weight.shape[0]
+        self.num_actions = network.values.weight.shape[0]
+        """Values that a row has."""
         first = network.convolutions[0]
         assert isinstance(first, ConvReLU)
         height, width = network.frame_shape
@@ -38,7 +41,9 @@ class NativePasses:
             first_padding=int(first.padding[0]),
             bfloat16=dtype == torch.bfloat16,
         )
-        self._grads: list[Tensor] = []
+        # What is never written takes no memory.
+        self._grads = [torch.empty_like(weight) for weight in self._weights]
+        self._grad_arrays = [_in_memory_order(grad).detach().numpy() for grad in self._grads]
         self.refresh()
 
     @staticmethod
@@ -62,26 +67,85 @@ class NativePasses:
         return Inputs(tuple(part.contiguous(memory_format=torch.channels_last) for part in stacks))
 
     def values(self, inputs: Inputs) -> Tensor:
-        values = torch.empty(len(inputs), self._num_actions)
+        values = torch.empty(len(inputs), self.num_actions)
         arrays = [_in_memory_order(part).numpy() for part in inputs.parts]
         self._network.values_into(compute_threads(), arrays, values.numpy())
         return values
 
     def forward(self, inputs: Inputs, learned: int) -> Tensor:
-        values = torch.empty(len(inputs), self._num_actions)
+        values = torch.empty(len(inputs), self.num_actions)
         arrays = [_in_memory_order(part).numpy() for part in inputs.parts]
         self._network.forward_into(compute_threads(), arrays, learned, values.numpy())
         return values
 
+    def is_all_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer moves the network's weights and no others."""
+        moved = [weight for group in optimizer.param_groups for weight in group["params"]]
+        return [*map(id, moved)] == [*map(id, self._weights)]
+
     def backward(self, grad: Tensor) -> None:
-        if not self._grads:
-            self._grads = [torch.empty_like(weight) for weight in self._weights]
-            self._grad_arrays = [_in_memory_order(grad).numpy() for grad in self._grads]
         self._network.backward_into(
             compute_threads(), grad.detach().contiguous().numpy(), self._grad_arrays
         )
         for weight, own in zip(self._weights, self._grads, strict=True):
             weight.grad = own
+
+
+class NativeUpdate:
+    """A whole update in one call of the C++ core, by (double) Q-learning and Adam.
+
+    Nothing waits between its parts, and most weights are moved while their gradient is still in a
+    register, so that none is left in `weight.grad`. The numbers are those of the parts in turn.
+    """
+
+    def __init__(
+        self,
+        online: NativePasses,
+        target: NativePasses,
+        optimizer: Adam,
+        loss: QLearningLoss,
+        *,
+        double: bool,
+    ) -> None:
+        self._online = online
+        self._target = target
+        self._optimizer = optimizer
+        self._double = double
+        self._loss = loss
+
+    def __call__(
+        self,
+        states: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        discounts: Tensor,
+        next_states: Tensor,
+    ) -> tuple[float, float] | None:
+        """Moves the online network's weights: the loss and the mean of the taken actions' values.
+        None where the optimizer's state is not as the core needs it.
+        """
+        online = self._online
+        states, next_states = online.inputs(states, next_states).parts
+        step = self._optimizer.begin_core_step(online._grads)
+        if step is None:
+            return None
+        return online._network.update(
+            compute_threads(),
+            self._target._network,
+            (
+                _in_memory_order(states).numpy(),
+                actions.numpy(),
+                rewards.numpy(),
+                discounts.numpy(),
+                _in_memory_order(next_states).numpy(),
+            ),
+            online._grad_arrays,
+            step.adam,
+            double=self._double,
+            huber=self._loss.huber,
+            mean=self._loss.mean,
+            **step.factors,
+        )
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ compute the network, where PyTorch's own would fight with them for the cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,23 @@ from fastdqn._core import AdamStep
 from fastdqn.threads import compute_threads
 
 __all__ = ["Adam", "CenteredRMSProp", "make_optimizer"]
+
+
+class AdamFactors(TypedDict):
+    """What one step is by."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    step: float  # counts from 1
+
+
+class CoreStep(NamedTuple):
+    """A step of Adam in the C++ core."""
+
+    adam: AdamStep
+    factors: AdamFactors
 
 
 class Adam(torch.optim.Adam):
@@ -45,41 +62,59 @@ class Adam(torch.optim.Adam):
         """Move every weight. Closures are not supported."""
         if closure is not None:
             raise TypeError("Adam takes no closure: compute the gradients first")
-        for group in self.param_groups:
-            weights = group["params"]
-            states = [self.state[weight] for weight in weights]
-            steps = [state["step"] for state in states]
-            torch._foreach_add_(steps, 1)
-            columns = (
-                weights,
-                [weight.grad for weight in weights],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-            )
-            beta1, beta2 = group["betas"]
-            core_step = self._core_step_on(columns) if len(self.param_groups) == 1 else None
-            if core_step is not None:
-                core_step.step(
-                    compute_threads(),
-                    learning_rate=group["lr"],
-                    beta1=beta1,
-                    beta2=beta2,
-                    epsilon=group["eps"],
-                    step=steps[0].item(),
-                )
-                continue
-            torch._fused_adam_(
-                *columns,
-                [],
-                steps,
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=0.0,
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
+        (group,) = self.param_groups
+        gradients = [weight.grad for weight in group["params"]]
+        step = self.begin_core_step(gradients)
+        if step is not None:
+            step.adam.step(compute_threads(), **step.factors)
+            return
+        states = [self.state[weight] for weight in group["params"]]
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
+        beta1, beta2 = group["betas"]
+        torch._fused_adam_(
+            group["params"],
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+    @torch.no_grad()
+    def begin_core_step(self, gradients: list[Tensor]) -> CoreStep | None:
+        """The core's next step by these gradients, where it can do it: it counts as done, and is
+        the caller's to do."""
+        (group,) = self.param_groups
+        weights = group["params"]
+        states = [self.state[weight] for weight in weights]
+        columns = (
+            weights,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+        )
+        adam = self._core_step_on(columns)
+        if adam is None:
+            return None
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
+        beta1, beta2 = group["betas"]
+        factors: AdamFactors = {
+            "learning_rate": group["lr"],
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": group["eps"],
+            "step": steps[0].item(),
+        }
+        return CoreStep(adam, factors)
 
     def _core_step_on(self, columns: tuple[list[Tensor], ...]) -> AdamStep | None:
         """The core's step on weights, gradients and moments, where it can do it."""

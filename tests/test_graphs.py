@@ -15,6 +15,7 @@ from fastdqn.learner import Learner, MetricMeans
 from fastdqn.native import NativePasses
 from fastdqn.networks import build_network
 from fastdqn.optimizers import Adam, make_optimizer
+from fastdqn.q_learning import QLearningLoss
 
 
 class FakeRecorder:
@@ -137,6 +138,7 @@ def test_an_update_that_is_replayed_is_the_update(
     # What a GPU computes with: the core's passes and steps are no operations of PyTorch.
     monkeypatch.setattr(NativePasses, "supports", lambda *_: False)
     monkeypatch.setattr(Adam, "_uses_core", False)
+    monkeypatch.setattr(QLearningLoss, "_uses_core", False)
     learner, means = atari_learner(optimizer, dtype)
     twin, twin_means = atari_learner(optimizer, dtype)
     recorder = CpuRecorder()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 
 from fastdqn.config import Config
 from fastdqn.errors import UserError
-from fastdqn.learner import Learner, MetricMeans, Metrics, q_learning_errors
+from fastdqn.learner import Learner, MetricMeans, Metrics
 from fastdqn.networks import MLP, NatureCNN, build_network
+from fastdqn.q_learning import QLearningLoss, q_learning_errors
 
 
 class Table(nn.Module):
@@ -174,6 +176,46 @@ def test_shapes_that_would_broadcast_are_refused(wrong: str) -> None:
     tensors[wrong] = tensors[wrong][..., :1] if wrong[0] == "q" else tensors[wrong].unsqueeze(1)
     with pytest.raises(ValueError, match="expected shape"):
         q_learning_errors(**tensors)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kind", ["huber", "squared"])
+def test_the_cores_loss_is_pytorchs(
+    kind: Literal["huber", "squared"],
+    reduction: Literal["mean", "sum"],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, actions in ((1, 1), (5, 2), (32, 18)):
+        values = [torch.randn(rows, actions, generator=generator) * 2 for _ in range(3)]
+        values[2][0] = 0.5  # the first of the largest
+        values[2][-1, -1] = math.nan  # larger than all others, as for PyTorch
+        taken = torch.randint(actions, (rows,), generator=generator)
+        rewards, discounts = torch.randn(rows, generator=generator), torch.full((rows,), 0.9)
+        values[0][0, taken[0]] = rewards[0] + 0.9 * values[1][0, 0] + 1  # at the bend
+        loss = QLearningLoss(kind, reduction)
+        arguments = (values[0], taken, rewards, discounts, *values[1:])
+        monkeypatch.setattr(QLearningLoss, "_uses_core", True)
+        core = loss(*arguments)
+        monkeypatch.setattr(QLearningLoss, "_uses_core", False)
+        plain = loss(*arguments)
+        torch.testing.assert_close(core.loss, plain.loss, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(core.mean_q, plain.mean_q, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(core.grad, plain.grad, rtol=1e-6, atol=1e-7)
+
+
+def test_the_cores_loss_refuses_what_pytorchs_does() -> None:
+    loss = QLearningLoss("huber", "mean")
+    good = [torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), torch.zeros(4), torch.zeros(4)]
+    good += [torch.zeros(4, 3), torch.zeros(4, 3)]
+    loss(*good)
+    for place, tensor in enumerate(good):
+        wrong = tensor[..., :1].contiguous() if tensor.dim() == 2 else tensor.unsqueeze(1)
+        with pytest.raises(ValueError, match="expected"):
+            loss(*good[:place], wrong, *good[place + 1 :])
+    for action in (-1, 3):
+        with pytest.raises(IndexError, match=f"action {action} of row 0; expected 0 to 2"):
+            loss(good[0], torch.full((4,), action), *good[2:])
 
 
 def test_a_wrong_head_is_refused() -> None:

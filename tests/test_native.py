@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastdqn._core import NatureNetwork, ThreadPool
+from fastdqn._core import AdamStep, NatureNetwork, ThreadPool
 from fastdqn.config import Config
+from fastdqn.learner import Learner
 from fastdqn.native import NativePasses
 from fastdqn.networks import NatureCNN, build_network
+from fastdqn.optimizers import Adam
 from fastdqn.passes import ExplicitPasses, Passes, make_passes
 
 DTYPES = [
@@ -185,6 +187,95 @@ def test_not_a_bit_depends_on_the_number_of_threads(dtype: torch.dtype) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
 
+def learner_of(dtype: torch.dtype, **settings: Any) -> Learner:
+    network = make_network()
+    optimizer = Adam(network.parameters(), learning_rate=1e-3, epsilon=1e-6)
+    options: dict[str, Any] = {"double": True, "loss": "huber", "loss_reduction": "mean"}
+    options |= {"num_actions": 6, "max_grad_norm": None, "target_tau": None, "dtype": dtype}
+    return Learner(network, optimizer, **{**options, **settings})
+
+
+def state_of(learner: Learner, x: Tensor) -> list[Tensor]:
+    """Weights, moments, and values of x by the weights that are computed with."""
+    moments = [
+        tensor
+        for weight in learner.online.parameters()
+        for tensor in learner.optimizer.state[weight].values()
+    ]
+    return [*learner.online.state_dict().values(), *moments, learner.values(x)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [
+        (32, {}),
+        (7, {"double": False}),
+        (1, {"loss": "squared", "loss_reduction": "sum"}),
+        (12, {"target_tau": 0.1}),
+    ],
+)
+def test_an_update_in_one_is_its_parts_to_the_last_bit(
+    dtype: torch.dtype, rows: int, settings: dict[str, Any]
+) -> None:
+    at_once, in_parts = learner_of(dtype, **settings), learner_of(dtype, **settings)
+    assert at_once._native_update is not None
+    in_parts._native_update = None
+    generator = torch.Generator().manual_seed(rows)
+    x = stacks(2 * rows, make_network())
+    for _ in range(4):
+        batch = (
+            x[:rows],
+            torch.randint(6, (rows,), generator=generator),
+            torch.randn(rows, generator=generator),
+            torch.full((rows,), 0.99),
+            x[rows:],
+        )
+        one, other = at_once.update(*batch), in_parts.update(*batch)
+        assert torch.equal(one.loss, other.loss)
+        assert torch.equal(one.mean_q, other.mean_q)
+        x = x.flip(0)
+    pairs = zip(state_of(at_once, x), state_of(in_parts, x), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_not_a_bit_of_an_update_depends_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    results = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        learner = learner_of(dtype)
+        x = stacks(20, learner.online)
+        for _ in range(2):
+            actions = torch.arange(10) % 6
+            learner.update(x[:10], actions, torch.ones(10), torch.ones(10), x[10:])
+        results.append(state_of(learner, x))
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
+def test_where_all_gradients_must_be_seen_first_there_is_no_update_in_one() -> None:
+    assert learner_of(torch.float32, max_grad_norm=10.0)._native_update is None
+    assert learner_of(torch.float32, num_actions=5)._native_update is None
+    network = make_network()
+    optimizers = [
+        torch.optim.SGD(network.parameters(), lr=0.1),
+        Adam([*network.parameters()][1:], learning_rate=0.1, epsilon=1e-6),
+    ]
+    for optimizer in optimizers:
+        learner = Learner(
+            network,
+            optimizer,
+            num_actions=6,
+            double=True,
+            loss="huber",
+            loss_reduction="mean",
+            max_grad_norm=None,
+            target_tau=None,
+        )
+        assert learner._native_update is None
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_changed_weights_are_taken_over_by_a_refresh(dtype: torch.dtype) -> None:
     network, other = make_network(seed=0), make_network(actions=7)
@@ -243,6 +334,16 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match="no rows are kept"):
         core.backward_into(pool, np.zeros((0, 6), np.float32), arrays)
     core.forward_into(pool, [frames], 2, out)
+    batch = [frames, np.zeros(2, np.int64), *np.zeros((2, 2), np.float32), frames]
+    factors = {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "step": 1}
+    rule = {"double": True, "huber": True, "mean": True}
+    step = AdamStep(*[arrays] * 4)
+
+    def update(batch: Any, adam: AdamStep = step) -> None:
+        core.update(pool, core, batch, arrays, adam, **rule, **factors)  # type: ignore[arg-type]
+
+    with pytest.raises(IndexError, match="action 6 of row 1; expected 0 to 5"):
+        update([frames, np.array([5, 6]), *batch[2:]])
     for call, message in (
         (
             lambda: core.values_into(pool, [frames[:, 1:]], out),
@@ -255,6 +356,11 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: core.values_into(pool, [frames], out.T), r"out has shape \(6, 2\)"),
         (lambda: core.forward_into(pool, [frames], 3, out), "learned is 3; expected 0 to 2"),
         (lambda: core.backward_into(pool, out[:1], arrays), r"grad has shape \(1, 6\)"),
+        (lambda: update(batch[:4]), "batch is not of five arrays"),
+        (lambda: update([frames[:1], *batch[1:]]), "states has 1 rows and next_states 2"),
+        (lambda: update([*batch[:2], batch[2][:1], *batch[3:]]), r"rewards has shape \(1,\)"),
+        (lambda: update(batch, adam=AdamStep(*[arrays[1:]] * 4)), "not one of the network's"),
+        (lambda: update(batch, adam=AdamStep(*[arrays[::-1]] * 4)), "not one of the network's"),
         (lambda: core.backward_into(pool, out, arrays[1:]), "gradients has length 9"),
         (lambda: core.backward_into(pool, out, arrays[::-1]), r"convolutions\.0\.weight has shape"),
         (lambda: NatureNetwork(arrays[1:], **options), "weights has length 9"),

@@ -4,7 +4,7 @@
 
 namespace fastdqn::bindings {
 
-void bind_nature_network(pybind11::module_& module);
+void bind_learning(pybind11::module_& module);
 void bind_prefetcher(pybind11::module_& module);
 void bind_replay_memory(pybind11::module_& module);
 

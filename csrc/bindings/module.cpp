@@ -7,5 +7,5 @@ PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = FASTDQN_VERSION;
   fastdqn::bindings::bind_replay_memory(module);
   fastdqn::bindings::bind_prefetcher(module);
-  fastdqn::bindings::bind_nature_network(module);
+  fastdqn::bindings::bind_learning(module);
 }

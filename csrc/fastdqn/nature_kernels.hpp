@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "fastdqn/optimizer_steps.hpp"
+
 namespace fastdqn {
 
 /// The shape of one convolution without padding.
@@ -86,10 +88,10 @@ struct NatureKernels {
   void (*sum_rows_into)(const void* numbers, std::size_t rows, std::size_t columns,
                         float* sums) noexcept;
 
-  /// Eight outputs from `output` on of a dense layer with its ReLU: numbers x [rows, inputs],
-  /// weights [outputs, inputs] -> y [rows, outputs].
+  /// The outputs from `begin` to `end`, a multiple of eight, of a dense layer with its ReLU: numbers
+  /// x [rows, inputs], weights [outputs, inputs] -> y [rows, outputs].
   void (*dense_into)(const void* x, const void* weights, const float* bias, std::size_t rows,
-                     std::size_t inputs, std::size_t outputs, std::size_t output,
+                     std::size_t inputs, std::size_t outputs, std::size_t begin, std::size_t end,
                      float* y) noexcept;
   /// The gradient of 64 inputs from `input` on, numbers [rows, inputs], where x, the ReLU's output
   /// that is the input, is positive. grad [rows, outputs] are numbers, and so are the weights.
@@ -101,6 +103,12 @@ struct NatureKernels {
   void (*dense_weight_gradient_into)(const void* grad, const void* x, std::size_t rows,
                                      std::size_t inputs, std::size_t outputs, std::size_t input,
                                      float* weights) noexcept;
+  /// Of the weights [outputs, inputs] the rows from `begin` to `end`: that gradient, written nowhere,
+  /// and Adam's step by it. Where numbers are not floats, the weights as numbers too.
+  void (*dense_weight_step_into)(const void* grad, const void* x, std::size_t rows,
+                                 std::size_t inputs, std::size_t begin, std::size_t end,
+                                 const AdamArrays& adam, const AdamFactors& factors,
+                                 void* numbers) noexcept;
 
   /// Adds the products of x [rows, inputs] and weights [actions, inputs] to values [rows, actions].
   void (*values_into)(const float* x, const float* weights, std::size_t rows, std::size_t inputs,

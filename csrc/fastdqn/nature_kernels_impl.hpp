@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fastdqn/adam_kernel.hpp"
 #include "fastdqn/nature_kernels.hpp"
 
 namespace fastdqn {
@@ -453,10 +454,12 @@ FASTDQN_INLINE __m256 sums_of_lanes(const __m512 (&vectors)[kDenseOutputs]) noex
                        _mm256_permute2f128_ps(lower, upper, 0x31));
 }
 
-/// Products of some rows with eight outputs over `steps` vectors, added to y.
+/// Products of some rows with eight outputs over `steps` vectors, added to y. Meanwhile as many of
+/// the weights from `ahead` on are asked for, which come from main memory.
 template <int kRows>
 FASTDQN_TARGET void dense_block(const Unit* x, const Unit* weights, std::size_t steps,
-                                std::size_t length, std::size_t outputs, float* y) noexcept {
+                                std::size_t length, std::size_t outputs, const Unit* ahead,
+                                float* y) noexcept {
   __m512 sums[kRows][kDenseOutputs];
 #pragma GCC unroll 3
   for (int row = 0; row < kRows; ++row) {
@@ -466,6 +469,7 @@ FASTDQN_TARGET void dense_block(const Unit* x, const Unit* weights, std::size_t 
     }
   }
   for (std::size_t step = 0; step < steps; ++step, x += kLanes, weights += kLanes) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + step * kLanes), _MM_HINT_T0);
     Op::Units left[kRows];
 #pragma GCC unroll 3
     for (int row = 0; row < kRows; ++row) {
@@ -490,28 +494,39 @@ FASTDQN_TARGET void dense_block(const Unit* x, const Unit* weights, std::size_t 
 
 FASTDQN_TARGET void dense_into(const void* x, const void* weights, const float* bias,
                                std::size_t rows, std::size_t inputs, std::size_t outputs,
-                               std::size_t output, float* y) noexcept {
+                               std::size_t begin, std::size_t end, float* y) noexcept {
   constexpr void (*kBlocks[kDenseRows])(const Unit*, const Unit*, std::size_t, std::size_t,
-                                        std::size_t, float*) noexcept = {
+                                        std::size_t, const Unit*, float*) noexcept = {
       &dense_block<1>, &dense_block<2>, &dense_block<3>};
   const std::size_t length = inputs / Op::kNumbers;
   const Pieces steps(length / kLanes, kDenseSteps);
   const Pieces groups(rows, kDenseRows);
-  const __m256 biases = _mm256_loadu_ps(bias + output);
-  y += output;
-  for (std::size_t row = 0; row < rows; ++row) _mm256_storeu_ps(y + row * outputs, biases);
-  for (std::size_t piece = 0; piece < steps.number; ++piece) {
-    const Unit* columns = units(weights) + output * length + steps.begin(piece) * kLanes;
-    const Unit* lines = units(x) + steps.begin(piece) * kLanes;
-    for (std::size_t group = 0; group < groups.number; ++group) {
-      const std::size_t row = groups.begin(group);
-      kBlocks[groups.length(group) - 1](lines + row * length, columns, steps.length(piece), length,
-                                        outputs, y + row * outputs);
+  const auto weights_of = [&](std::size_t output, std::size_t piece) {
+    return units(weights) + output * length + steps.begin(piece) * kLanes;
+  };
+  for (std::size_t output = begin; output < end; output += kDenseOutputs) {
+    const __m256 biases = _mm256_loadu_ps(bias + output);
+    for (std::size_t row = 0; row < rows; ++row) {
+      _mm256_storeu_ps(y + row * outputs + output, biases);
     }
-  }
-  for (std::size_t row = 0; row < rows; ++row) {
-    float* out = y + row * outputs;
-    _mm256_storeu_ps(out, _mm256_max_ps(_mm256_loadu_ps(out), _mm256_setzero_ps()));
+    for (std::size_t piece = 0; piece < steps.number; ++piece) {
+      const Unit* columns = weights_of(output, piece);
+      const Unit* lines = units(x) + steps.begin(piece) * kLanes;
+      const bool more = piece + 1 < steps.number;
+      const Unit* next = more                         ? weights_of(output, piece + 1)
+                         : output + kDenseOutputs < end ? weights_of(output + kDenseOutputs, 0)
+                                                        : columns;
+      for (std::size_t group = 0; group < groups.number; ++group) {
+        const std::size_t row = groups.begin(group);
+        kBlocks[groups.length(group) - 1](lines + row * length, columns, steps.length(piece),
+                                          length, outputs, next + group % kDenseOutputs * length,
+                                          y + row * outputs + output);
+      }
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+      float* out = y + row * outputs + output;
+      _mm256_storeu_ps(out, _mm256_max_ps(_mm256_loadu_ps(out), _mm256_setzero_ps()));
+    }
   }
 }
 
@@ -613,6 +628,81 @@ FASTDQN_TARGET void dense_weight_gradient_into(const void* grad, const void* x, 
   }
 }
 
+/// What a step moves, from one place of the weights on.
+struct DenseStep {
+  AdamVectors by;
+  float *weights, *means, *squares;
+  Number* numbers;
+};
+
+// So many tiles before it is their turn, the moments are asked for, as they come from main memory.
+constexpr std::size_t kTilesAhead = 2;
+
+template <int kRows>
+FASTDQN_TARGET void dense_step_block(const Unit* grad, const Unit* x, std::size_t rows,
+                                     std::size_t inputs, const DenseStep& to) noexcept {
+  Sums<kRows, kDenseVectors> sums;
+  clear<kRows, kDenseVectors>(sums);
+  const Unit* lines[kRows];
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row) {
+    lines[row] = grad + static_cast<std::size_t>(row) * rows;
+    const std::size_t ahead = static_cast<std::size_t>(row) * inputs + kTilesAhead * kDenseInputs;
+#pragma GCC unroll 4
+    for (std::size_t vector = 0; vector < kDenseVectors; ++vector) {
+      _mm_prefetch(reinterpret_cast<const char*>(to.means + ahead + vector * kLanes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(to.squares + ahead + vector * kLanes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(to.weights + ahead + vector * kLanes), _MM_HINT_T0);
+    }
+  }
+  for (std::size_t place = 0; place < rows; ++place, x += inputs) {
+    multiply<kRows, kDenseVectors>(sums, lines, place, x);
+  }
+#pragma GCC unroll 12
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 4
+    for (std::size_t vector = 0; vector < kDenseVectors; ++vector) {
+      const std::size_t i = static_cast<std::size_t>(row) * inputs + vector * kLanes;
+      const AdamNumbers after = moved({_mm512_loadu_ps(to.weights + i), _mm512_loadu_ps(to.means + i),
+                                       _mm512_loadu_ps(to.squares + i)},
+                                      sums[row][vector], to.by);
+      _mm512_storeu_ps(to.weights + i, after.weight);
+      _mm512_storeu_ps(to.means + i, after.mean);
+      _mm512_storeu_ps(to.squares + i, after.square);
+      if constexpr (Op::kNumbers == 2) Op::store(to.numbers + i, 0xffff, after.weight);
+    }
+  }
+}
+
+using DenseStepBlock = void (*)(const Unit*, const Unit*, std::size_t, std::size_t,
+                                const DenseStep&) noexcept;
+
+template <std::size_t... kRows>
+constexpr std::array<DenseStepBlock, sizeof...(kRows)> dense_step_blocks(
+    std::index_sequence<kRows...>) {
+  return {&dense_step_block<static_cast<int>(kRows) + 1>...};
+}
+
+FASTDQN_TARGET void dense_weight_step_into(const void* grad, const void* x, std::size_t rows,
+                                           std::size_t inputs, std::size_t begin, std::size_t end,
+                                           const AdamArrays& adam, const AdamFactors& factors,
+                                           void* numbers) noexcept {
+  static constexpr auto kBlocks =
+      dense_step_blocks(std::make_index_sequence<kMaxRows[kDenseVectors]>());
+  const Pieces pieces(end - begin, kMaxRows[kDenseVectors]);
+  for (std::size_t piece = 0; piece < pieces.number; ++piece) {
+    const std::size_t output = begin + pieces.begin(piece);
+    const std::size_t first = output * inputs;
+    for (std::size_t input = 0; input < inputs; input += kDenseInputs) {
+      const std::size_t place = first + input;
+      kBlocks[pieces.length(piece) - 1](
+          units(grad) + output * rows, units(x) + input, rows, inputs,
+          {vectors_of(factors), adam.weights + place, adam.means + place, adam.squares + place,
+           Op::kNumbers == 2 ? static_cast<Number*>(numbers) + place : nullptr});
+    }
+  }
+}
+
 // -- the values, in float32 throughout --------------------------------------------------------
 
 FASTDQN_TARGET void values_into(const float* x, const float* weights, std::size_t rows,
@@ -689,6 +779,7 @@ constexpr NatureKernels kKernels{
     .dense_into = &dense_into,
     .dense_input_gradient_into = &dense_input_gradient_into,
     .dense_weight_gradient_into = &dense_weight_gradient_into,
+    .dense_weight_step_into = &dense_weight_step_into,
     .values_into = &values_into,
     .values_gradient_into = &values_gradient_into,
 };

@@ -11,11 +11,13 @@ namespace {
 constexpr float kInputScale = 1.0F / 255;
 
 constexpr std::size_t kHidden = NatureNetwork::kHiddenUnits;
-constexpr std::size_t kDenseOutputs = 8;   // of a call of dense_into
+constexpr std::size_t kDenseOutputs = 16;  // of a call of dense_into
 constexpr std::size_t kDenseInputs = 64;   // of a call of dense_input_gradient_into
 constexpr std::size_t kValuesInputs = 16;  // of a call of values_gradient_into
 constexpr std::size_t kRefreshParts = 8;   // that each array of weights is cut into
 constexpr std::size_t kFilterParts = 4;    // that a convolution's gradient is cut into
+constexpr std::size_t kStepParts = 43;     // that the hidden layer's step is cut into
+constexpr std::size_t kHiddenArray = 6;    // of all arrays of weights
 
 const NatureKernels* kernels_for(NatureNumbers numbers) noexcept {
   return numbers == NatureNumbers::kFloat32 ? float32_kernels() : bfloat16_kernels();
@@ -113,8 +115,12 @@ const void* NatureNetwork::hidden_weights() const noexcept {
 
 void NatureNetwork::refresh(ThreadPool& pool) {
   const std::lock_guard lock(mutex_);
+  take_over(pool, true);
+}
+
+void NatureNetwork::take_over(ThreadPool& pool, bool hidden_too) {
   // By depth of three layers, by place of two, and the hidden layer, which has by far the most.
-  const std::size_t arrays = kernels_->numbers == 2 ? 5 + 2 : 5;
+  const std::size_t arrays = hidden_too && kernels_->numbers == 2 ? 5 + 2 : 5;
   pool.run(arrays * kRefreshParts, [&](std::size_t item, std::size_t) {
     const std::size_t part = item % kRefreshParts;
     const auto range = [&](std::size_t count, std::size_t parts, auto&& body) {
@@ -205,7 +211,8 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
   });
   pool.run(kHidden / kDenseOutputs, [&](std::size_t block, std::size_t) {
     kernels_->dense_into(rows.third.at(0), hidden_weights(), weights_.hidden_bias, count, features_,
-                         kHidden, block * kDenseOutputs, rows.units.at<float>(0));
+                         kHidden, block * kDenseOutputs, (block + 1) * kDenseOutputs,
+                         rows.units.at<float>(0));
   });
   for (std::size_t i = 0; i < count * shape_.num_actions; ++i) {
     values[i] = weights_.values_bias[shape_.shared_last_bias ? 0 : i % shape_.num_actions];
@@ -227,6 +234,39 @@ void NatureNetwork::convolve(const std::uint8_t* stack, Scratch& scratch, std::b
 void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,
                                   const NatureWeights<float>& gradients) {
   const std::lock_guard lock(mutex_);
+  backward(pool, grad, gradients, nullptr);
+}
+
+void NatureNetwork::step(ThreadPool& pool, const float* grad,
+                         const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
+                         const AdamFactors& factors) {
+  const std::lock_guard lock(mutex_);
+  const NatureSizes size = sizes();
+  const auto check = [&](std::size_t k, const float* weights, const float* own_gradients,
+                         std::size_t count) {
+    if (k >= adam.size() || adam[k].weights != weights || adam[k].gradients != own_gradients ||
+        adam[k].size != count) {
+      throw std::invalid_argument("the step is not one of the network's weights and gradients");
+    }
+  };
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    check(2 * layer, weights_.filters[layer], gradients.filters[layer], size.filters[layer]);
+    check(2 * layer + 1, weights_.biases[layer], gradients.biases[layer], size.biases[layer]);
+  }
+  check(kHiddenArray, weights_.hidden, gradients.hidden, size.hidden);
+  check(7, weights_.hidden_bias, gradients.hidden_bias, size.hidden_bias);
+  check(8, weights_.values, gradients.values, size.values);
+  check(9, weights_.values_bias, gradients.values_bias, size.values_bias);
+
+  const HiddenStep hidden{adam[kHiddenArray], factors};
+  backward(pool, grad, gradients, &hidden);
+  adam_step(pool, adam.first(kHiddenArray), factors);
+  adam_step(pool, adam.subspan(kHiddenArray + 1), factors);
+  take_over(pool, false);
+}
+
+void NatureNetwork::backward(ThreadPool& pool, const float* grad,
+                             const NatureWeights<float>& gradients, const HiddenStep* step) {
   if (learned_ == 0) throw std::logic_error("no rows are kept for a backward pass");
   const std::size_t numbers = kernels_->numbers;
   const std::size_t groups = ceil_divide(learned_, numbers);
@@ -278,13 +318,25 @@ void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,
     const std::size_t input = block * kDenseInputs;
     kernels_->dense_input_gradient_into(grad_hidden_.at(0), hidden_weights(), rows_.third.at(0),
                                         learned_, features_, kHidden, input, grad_third_.at(0));
+    if (step != nullptr) return;
     kernels_->dense_weight_gradient_into(grad_hidden_across_.at(0), inputs, groups, features_,
                                          kHidden, input, gradients.hidden);
   });
 
-  // The convolutions: the gradients of their outputs, and then those of their weights.
-  pool.run(groups, [&](std::size_t group, std::size_t thread) {
-    gradients_of_group(group, scratch_[thread]);
+  // The convolutions: the gradients of their outputs, and then those of their weights. The hidden
+  // layer's step waits for memory where these compute, so they take turns.
+  const std::size_t items = groups + (step == nullptr ? 0 : kStepParts);
+  pool.run(items, [&](std::size_t item, std::size_t thread) {
+    const std::size_t group = part_begin(item, items, groups);
+    if (part_begin(item + 1, items, groups) != group) {
+      gradients_of_group(group, scratch_[thread]);
+      return;
+    }
+    const std::size_t part = item - group;
+    kernels_->dense_weight_step_into(grad_hidden_across_.at(0), inputs, groups, features_,
+                                     part_begin(part, kStepParts, kHidden),
+                                     part_begin(part + 1, kStepParts, kHidden), step->arrays,
+                                     step->factors, hidden_.at(0));
   });
   gradients_of_filters(pool, gradients);
 

@@ -89,6 +89,13 @@ class NatureNetwork {
   /// std::logic_error without a `forward_into` before.
   void backward_into(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients);
 
+  /// The same, Adam's step by these gradients, and `refresh`, all in one: the numbers are those of
+  /// the three in turn. The hidden layer's gradient, nearly all that there are, is written nowhere.
+  /// `adam` has the network's weights and these gradients in the order of NatureWeights's members by
+  /// layer; std::invalid_argument where it has others.
+  void step(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients,
+            std::span<const AdamArrays> adam, const AdamFactors& factors);
+
  private:
   struct Free {
     void operator()(std::byte* memory) const noexcept {
@@ -124,6 +131,16 @@ class NatureNetwork {
                float* values);
   void convolve(const std::uint8_t* stack, Scratch& scratch, std::byte* first, std::byte* second,
                 std::byte* third) const;
+  /// Adam's step on the hidden layer.
+  struct HiddenStep {
+    const AdamArrays& arrays;
+    const AdamFactors& factors;
+  };
+
+  void take_over(ThreadPool& pool, bool hidden_too);
+  /// All gradients, or without the hidden layer's, which is moved by `step` in place of that.
+  void backward(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients,
+                const HiddenStep* step);
   void gradients_of_group(std::size_t group, Scratch& scratch);
   void gradients_of_filters(ThreadPool& pool, const NatureWeights<float>& gradients);
   std::size_t numbers_nbytes(std::size_t count) const noexcept {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "fastdqn/adam_kernel.hpp"
 
 namespace fastdqn {
 
@@ -16,36 +14,9 @@ constexpr std::size_t kLanes = 16;
 
 #if defined(__x86_64__)
 
-#define FASTDQN_AVX512 [[gnu::target("avx512f")]]
-
-struct AdamVectors {
-  __m512 mean_weight, square_decay, square_weight, divisor, epsilon, step_size;
-};
-
-struct AdamNumbers {
-  __m512 weight, mean, square;
-};
-
-/// In the order in which PyTorch's step rounds.
-FASTDQN_AVX512 [[gnu::always_inline]] inline AdamNumbers moved(AdamNumbers from, __m512 gradient,
-                                                               const AdamVectors& by) noexcept {
-  const __m512 mean = _mm512_fmadd_ps(by.mean_weight, _mm512_sub_ps(gradient, from.mean), from.mean);
-  const __m512 square = _mm512_fmadd_ps(_mm512_mul_ps(by.square_weight, gradient), gradient,
-                                        _mm512_mul_ps(from.square, by.square_decay));
-  const __m512 deviation =
-      _mm512_add_ps(_mm512_div_ps(_mm512_sqrt_ps(square), by.divisor), by.epsilon);
-  const __m512 change = _mm512_div_ps(_mm512_mul_ps(by.step_size, mean), deviation);
-  return {_mm512_add_ps(from.weight, change), mean, square};
-}
-
-FASTDQN_AVX512 void adam_step_avx512(const AdamArrays& arrays, std::size_t begin, std::size_t end,
+[[gnu::target("avx512f")]] void adam_step_avx512(const AdamArrays& arrays, std::size_t begin, std::size_t end,
                                      const AdamFactors& factors) noexcept {
-  const AdamVectors by{_mm512_set1_ps(factors.mean_weight),
-                       _mm512_set1_ps(factors.square_decay),
-                       _mm512_set1_ps(factors.square_weight),
-                       _mm512_set1_ps(factors.square_root_divisor),
-                       _mm512_set1_ps(factors.epsilon),
-                       _mm512_set1_ps(-factors.step_size)};
+  const AdamVectors by = vectors_of(factors);
   std::size_t i = begin;
   for (; i + kLanes <= end; i += kLanes) {
     const AdamNumbers to = moved({_mm512_loadu_ps(arrays.weights + i),

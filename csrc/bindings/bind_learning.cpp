@@ -10,7 +10,9 @@
 
 #include "bindings.hpp"
 #include "fastdqn/nature_network.hpp"
+#include "fastdqn/nature_update.hpp"
 #include "fastdqn/optimizer_steps.hpp"
+#include "fastdqn/q_learning.hpp"
 #include "fastdqn/thread_pool.hpp"
 #include "numpy_views.hpp"
 
@@ -203,11 +205,14 @@ void forward_into(Published& published, ThreadPool& pool, const py::sequence& va
   published.network.forward_into(pool, stacks, static_cast<std::size_t>(count), to);
 }
 
-void backward_into(Published& published, ThreadPool& pool, py::handle grad,
-                   const py::sequence& gradients) {
+/// The gradient [learned, actions] of the kept rows' values.
+const float* values_gradient(const Published& published, py::handle grad) {
   const Shape shape = values_shape(published.network, published.network.learned());
-  const auto* from =
-      static_cast<const float*>(checked<float>(grad, "grad", &shape, false).data());
+  return static_cast<const float*>(checked<float>(grad, "grad", &shape, false).data());
+}
+
+/// Arrays of the weights' shapes.
+NatureWeights<float> gradients_argument(const Published& published, const py::sequence& gradients) {
   if (gradients.size() != kWeights) {
     throw py::value_error("gradients has length " + std::to_string(gradients.size()) +
                           "; expected " + std::to_string(kWeights));
@@ -216,14 +221,15 @@ void backward_into(Published& published, ThreadPool& pool, py::handle grad,
   for (std::size_t k = 0; k < kWeights; ++k) {
     to[k] = numbers<float>(py::object(gradients[k]), kNames[k], published.shapes[k]);
   }
+  return {{to[0], to[2], to[4]}, {to[1], to[3], to[5]}, to[6], to[7], to[8], to[9]};
+}
+
+void backward_into(Published& published, ThreadPool& pool, py::handle grad,
+                   const py::sequence& gradients) {
+  const float* from = values_gradient(published, grad);
+  const NatureWeights<float> to = gradients_argument(published, gradients);
   const NoGil no_gil;
-  published.network.backward_into(pool, from,
-                                  {{to[0], to[2], to[4]},
-                                   {to[1], to[3], to[5]},
-                                   to[6],
-                                   to[7],
-                                   to[8],
-                                   to[9]});
+  published.network.backward_into(pool, from, to);
 }
 
 /// Four sequences of arrays, of which those of one weight have one size.
@@ -253,9 +259,11 @@ class AdamArguments {
     }
   }
 
-  void step(ThreadPool& pool, double learning_rate, double beta1, double beta2, double epsilon,
-            double step) const {
-    const AdamFactors factors{
+  const std::vector<AdamArrays>& arrays() const { return arrays_; }
+
+  static AdamFactors factors(double learning_rate, double beta1, double beta2, double epsilon,
+                             double step) {
+    return {
         .mean_weight = static_cast<float>(1 - beta1),
         .square_decay = static_cast<float>(beta2),
         .square_weight = static_cast<float>(1 - beta2),
@@ -263,14 +271,83 @@ class AdamArguments {
         .epsilon = static_cast<float>(epsilon),
         .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1, step))),
     };
+  }
+
+  void step(ThreadPool& pool, double learning_rate, double beta1, double beta2, double epsilon,
+            double step) const {
+    const AdamFactors by = factors(learning_rate, beta1, beta2, epsilon, step);
     const NoGil no_gil;
-    adam_step(pool, arrays_, factors);
+    adam_step(pool, arrays_, by);
   }
 
  private:
   std::vector<py::array> kept_;
   std::vector<AdamArrays> arrays_;
 };
+
+py::tuple update(Published& online, ThreadPool& pool, Published& target, const py::sequence& batch,
+                 const py::sequence& gradients, const AdamArguments& adam, bool double_learning,
+                 bool huber, bool mean, double learning_rate, double beta1, double beta2,
+                 double epsilon, double step) {
+  if (batch.size() != 5) throw py::value_error("batch is not of five arrays");
+  if (online.shapes != target.shapes) {
+    throw py::value_error("the two networks are not of one form");
+  }
+  const py::sequence stacks = py::make_tuple(batch[0], batch[4]);
+  const std::vector<Stacks> checked_stacks = stacks_argument(online.network, stacks);
+  const Shape rows{static_cast<py::ssize_t>(checked_stacks[0].rows)};
+  if (rows[0] == 0 || checked_stacks[1].rows != checked_stacks[0].rows) {
+    throw py::value_error("states has " + std::to_string(rows[0]) + " rows and next_states " +
+                          std::to_string(checked_stacks[1].rows) + "; expected as many, and some");
+  }
+  const auto data = [&](std::size_t k, const char* name, auto number) {
+    using Number = decltype(number);
+    return static_cast<const Number*>(
+        checked<Number>(py::object(batch[k]), name, &rows, false).data());
+  };
+  const Transitions transitions{checked_stacks[0], checked_stacks[1],
+                                data(1, "actions", std::int64_t{}), data(2, "rewards", float{}),
+                                data(3, "discounts", float{})};
+  const NatureWeights<float> to = gradients_argument(online, gradients);
+  const AdamFactors by = AdamArguments::factors(learning_rate, beta1, beta2, epsilon, step);
+  online.learned = stacks;
+  QLearningResult result;
+  {
+    const NoGil no_gil;
+    result = nature_update(pool, online.network, target.network, transitions,
+                           {double_learning, {huber, mean}}, to, adam.arrays(), by);
+  }
+  return py::make_tuple(result.loss, result.mean_q);
+}
+
+py::tuple q_learning(py::handle q_tm1, py::handle a_tm1, py::handle r_t, py::handle discount_t,
+                     py::handle q_t_value, py::handle q_t_selector, py::handle grad, bool huber,
+                     bool mean) {
+  const py::array values = checked<float>(q_tm1, "q_tm1", nullptr, false);
+  if (values.ndim() != 2 || values.shape(0) == 0 || values.shape(1) == 0) {
+    throw py::value_error("q_tm1 has shape " + shape_text(shape_of(values)) +
+                          "; expected (rows, actions), neither 0");
+  }
+  const Shape all = shape_of(values);
+  const Shape rows{all[0]};
+  const auto floats = [](py::handle value, const char* name, const Shape& shape) {
+    return static_cast<const float*>(checked<float>(value, name, &shape, false).data());
+  };
+  const QLearningBatch batch{
+      .rows = static_cast<std::size_t>(all[0]),
+      .num_actions = static_cast<std::size_t>(all[1]),
+      .q_tm1 = static_cast<const float*>(values.data()),
+      .a_tm1 = static_cast<const std::int64_t*>(
+          checked<std::int64_t>(a_tm1, "a_tm1", &rows, false).data()),
+      .r_t = floats(r_t, "r_t", rows),
+      .discount_t = floats(discount_t, "discount_t", rows),
+      .q_t_value = floats(q_t_value, "q_t_value", all),
+      .q_t_selector = floats(q_t_selector, "q_t_selector", all),
+  };
+  const QLearningResult result =
+      q_learning_into(batch, {huber, mean}, numbers<float>(grad, "grad", all));
+  return py::make_tuple(result.loss, result.mean_q);
+}
 
 std::unique_ptr<ThreadPool> make_pool(py::handle threads) {
   const std::int64_t count = integer_argument(threads, "threads");
@@ -283,7 +360,7 @@ std::unique_ptr<ThreadPool> make_pool(py::handle threads) {
 
 }  // namespace
 
-void bind_nature_network(py::module_& module) {
+void bind_learning(py::module_& module) {
   py::options options;
   options.disable_function_signatures();
 
@@ -352,7 +429,24 @@ and have to stay as they are until then.)")
 --
 
 From the gradient [learned, actions] of the kept rows' values those of all weights, into arrays of
-the weights' shapes. RuntimeError where nothing is kept.)");
+the weights' shapes. RuntimeError where nothing is kept.)")
+      .def("update", &update, py::arg("pool"), py::arg("target"), py::arg("batch"),
+           py::arg("gradients"), py::arg("adam"), py::kw_only(), py::arg("double"),
+           py::arg("huber"), py::arg("mean"), py::arg("learning_rate"), py::arg("beta1"),
+           py::arg("beta2"), py::arg("epsilon"), py::arg("step"),
+           R"(update(self, pool, target, batch, gradients, adam, *, double, huber, mean, learning_rate, beta1, beta2, epsilon, step)
+--
+
+A whole update: the target network's values, forward_into, q_learning_into, backward_into, the step
+of `adam`, an AdamStep of the weights and these gradients, and refresh. The numbers are the same;
+the hidden layer's gradient is written nowhere. Returns the loss and the mean of the taken actions'
+values.
+
+batch   states, actions, rewards, discounts, next_states: uint8 [rows, height, width, stack], int64
+        and float32 [rows]
+double  whether this network chooses the next states' actions, the target network's values they are
+
+ValueError where `target` or `adam` is of other arrays, IndexError for an action that there is not.)");
 
   py::class_<AdamArguments>(module, "AdamStep",
                             R"(Adam's step on arrays that the caller owns, which are kept alive.
@@ -375,6 +469,17 @@ See the class.)")
 --
 
 Move every weight; `step` counts from 1.)");
+
+  module.def("q_learning_into", &q_learning, py::arg("q_tm1"), py::arg("a_tm1"), py::arg("r_t"),
+             py::arg("discount_t"), py::arg("q_t_value"), py::arg("q_t_selector"),
+             py::arg("grad"), py::kw_only(), py::arg("huber"), py::arg("mean"),
+             R"(q_learning_into(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector, grad, *, huber, mean)
+--
+
+The loss and the mean of the taken actions' values of (double) Q-learning; to `grad` [rows, actions]
+float32 the loss's gradient by q_tm1. All are C-contiguous: values [rows, actions] and r_t and
+discount_t [rows] float32, a_tm1 [rows] int64. huber or squares; mean over the rows, or the sum.
+IndexError for an action that there is not.)");
 }
 
 }  // namespace fastdqn::bindings
