@@ -659,8 +659,10 @@ def passes_row(effort: Effort, precision: str) -> Row:
     parts.watch(target, "values", "the target network's values of the next states")
     parts.watch(online, "forward", "the online network's values of states and next states")
     parts.watch(online, "backward", "gradients")
+    parts.watch(learner, "_loss", "the loss and its gradient")
     parts.watch(learner.optimizer, "step", "the optimizer")
     parts.watch(online, "refresh", "taking over the new weights")
+    assert learner._native_update is not None
     batches = [as_staged(batch) for batch in random_batches(16)]
     turns = harness.Turns()
     end = time.perf_counter() + effort.peer_seconds
@@ -668,10 +670,15 @@ def passes_row(effort: Effort, precision: str) -> Row:
         parts.seconds = dict.fromkeys(parts.seconds, 0.0)
         start = time.perf_counter()
         for batch in batches:
-            learner.update(*batch)
+            learner._update_in_parts(*batch)
         whole = time.perf_counter() - start
         rest = whole - sum(parts.seconds.values())
-        found = {OURS: whole, **parts.seconds, "everything else: the loss, Python": rest}
+        start = time.perf_counter()
+        for batch in batches:
+            learner.update(*batch)
+        at_once = time.perf_counter() - start
+        found = {OURS: whole, **parts.seconds, "Python in between": rest}
+        found["the same in one call, as in training"] = at_once
         for name, value in found.items():
             turns.seconds.setdefault(name, []).append(value / len(batches))
     row.add(turns)

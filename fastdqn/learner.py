@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,45 +18,53 @@ from torch import Tensor, nn
 from fastdqn.native import NativePasses, NativeUpdate
 from fastdqn.optimizers import Adam
 from fastdqn.passes import make_passes
-from fastdqn.q_learning import QLearningLoss
+from fastdqn.q_learning import Metrics, QLearningLoss
 
-__all__ = ["Learner", "MetricMeans", "Metrics"]
-
-
-class Metrics(NamedTuple):
-    """What an update says about itself, still on the device."""
-
-    loss: Tensor  # [] float32
-    mean_q: Tensor  # [] float32: mean over the batch of the taken actions' values
+__all__ = ["Learner", "MetricMeans"]
 
 
 class MetricMeans:
     """Means of metrics over many updates, read back to the host once.
 
-    They are summed up on the device, always in the same memory: a CUDA graph may do it.
+    Tensors are summed up on the device, always in the same memory: a CUDA graph may do it.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._one = torch.ones((), device=device)
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of metrics and of ones
+        # Of metrics and of ones, by where they are.
+        self._on_device = torch.zeros(3, dtype=torch.float64, device=device)
+        self._on_host = [0.0, 0.0, 0.0]
 
     def add(self, metrics: Metrics) -> None:
         """Take one update into account."""
-        self._sums.add_(torch.stack((metrics.loss, metrics.mean_q, self._one)))
+        if isinstance(metrics.loss, Tensor) and isinstance(metrics.mean_q, Tensor):
+            self._on_device.add_(torch.stack((metrics.loss, metrics.mean_q, self._one)))
+            return
+        for place, value in enumerate((metrics.loss, metrics.mean_q, 1.0)):
+            self._on_host[place] += float(value)
 
     def save_state(self) -> dict[str, Any]:
         """What has come since the last call of `read`. Waits for the device."""
-        return {"sums": self._sums.tolist()}
+        return {"sums": self._sums()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from such a state."""
-        self._sums.copy_(torch.tensor(state["sums"], dtype=self._sums.dtype))
+        self._clear()
+        self._on_host[:] = state["sums"]
 
     def read(self) -> tuple[float, float]:
         """Loss and mean value since the last call, NaN without an update. Waits for the device."""
-        loss, mean_q, count = self._sums.tolist()
-        self._sums.zero_()
+        loss, mean_q, count = self._sums()
+        self._clear()
         return (loss / count, mean_q / count) if count else (float("nan"), float("nan"))
+
+    def _sums(self) -> list[float]:
+        on_device: list[float] = self._on_device.tolist()
+        return [a + b for a, b in zip(self._on_host, on_device, strict=True)]
+
+    def _clear(self) -> None:
+        self._on_device.zero_()
+        self._on_host[:] = 0.0, 0.0, 0.0
 
 
 class Learner:
@@ -130,14 +138,12 @@ class Learner:
         batch = (states, actions, rewards, discounts, next_states)
         metrics = None if self._native_update is None else self._native_update(*batch)
         if metrics is None:
-            loss, mean_q = self._update_in_parts(*batch)
-        else:
-            loss, mean_q = map(torch.tensor, metrics)
+            metrics = self._update_in_parts(*batch)
         if self._target_tau is not None:
             with torch.no_grad():
                 torch._foreach_lerp_(*self._target_pairs(), self._target_tau)
             self._target.refresh()
-        return Metrics(loss, mean_q)
+        return metrics
 
     def _update_in_parts(
         self,
@@ -146,8 +152,7 @@ class Learner:
         rewards: Tensor,
         discounts: Tensor,
         next_states: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """The loss [] and the mean [] of the taken actions' values."""
+    ) -> Metrics:
         count = len(states)
         inputs = self._online.inputs(states, next_states)
         with torch.no_grad():
@@ -160,15 +165,13 @@ class Learner:
                     f"the network's head gives {q_tm1.shape[-1]} values for {self._num_actions} "
                     "actions"
                 )
-            loss, mean_q, grad = self._loss(
-                q_tm1, actions, rewards, discounts, q_t_value, q_t_selector
-            )
+            metrics, grad = self._loss(q_tm1, actions, rewards, discounts, q_t_value, q_t_selector)
             self._online.backward(grad)
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.online.parameters(), self._max_grad_norm)
         self.optimizer.step()
         self._online.refresh()
-        return loss, mean_q
+        return metrics
 
     def copy_target(self) -> None:
         """Make the target network equal to the online network."""

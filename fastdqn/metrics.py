@@ -206,8 +206,9 @@ class EpisodeTracker:
                     not outcome.terminated[env],
                 )
             )
-        for running in (self._scores, self._steps, self._frames):
-            running[ended] = 0
+        if ended.size:
+            for running in (self._scores, self._steps, self._frames):
+                running[ended] = 0
         return ended
 
     def save_state(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fastdqn._core import NatureNetwork
 from fastdqn.inputs import Inputs
 from fastdqn.networks import ConvReLU, NatureCNN
 from fastdqn.optimizers import Adam
-from fastdqn.q_learning import QLearningLoss
+from fastdqn.q_learning import Metrics, QLearningLoss
 from fastdqn.threads import compute_threads
 
 __all__ = ["NativePasses", "NativeUpdate"]
@@ -120,16 +120,14 @@ class NativeUpdate:
         rewards: Tensor,
         discounts: Tensor,
         next_states: Tensor,
-    ) -> tuple[float, float] | None:
-        """Moves the online network's weights: the loss and the mean of the taken actions' values.
-        None where the optimizer's state is not as the core needs it.
-        """
+    ) -> Metrics | None:
+        """Moves the online network's weights; None where the optimizer's state does not suit."""
         online = self._online
         states, next_states = online.inputs(states, next_states).parts
         step = self._optimizer.begin_core_step(online._grads)
         if step is None:
             return None
-        return online._network.update(
+        metrics = online._network.update(
             compute_threads(),
             self._target._network,
             (
@@ -146,6 +144,7 @@ class NativeUpdate:
             mean=self._loss.mean,
             **step.factors,
         )
+        return Metrics(*metrics)
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fastdqn._core import q_learning_into
 
-__all__ = ["QLearningGradient", "QLearningLoss", "q_learning_errors"]
+__all__ = ["Metrics", "QLearningLoss", "q_learning_errors"]
 
 
 def q_learning_errors(
@@ -49,12 +49,12 @@ def _check_shapes(expected: tuple[int, ...], **tensors: Tensor) -> None:
             raise ValueError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
 
 
-class QLearningGradient(NamedTuple):
-    """What a batch says, on its device."""
+class Metrics(NamedTuple):
+    """What an update says about itself: numbers, or tensors [] that are still on the device."""
 
-    loss: Tensor  # [] float32
-    mean_q: Tensor  # [] float32: mean over the batch of the taken actions' values
-    grad: Tensor  # [B, A]: the loss's gradient by `q_tm1`
+    loss: Tensor | float
+    mean_q: Tensor | float
+    """Mean over the batch of the taken actions' values."""
 
 
 class QLearningLoss:
@@ -80,11 +80,12 @@ class QLearningLoss:
         discount_t: Tensor,
         q_t_value: Tensor,
         q_t_selector: Tensor,
-    ) -> QLearningGradient:
-        """Arguments as those of `q_learning_errors`, and refused like them."""
+    ) -> tuple[Metrics, Tensor]:
+        """Also the loss's gradient [B, A] by `q_tm1`. Arguments as those of `q_learning_errors`,
+        and refused like them."""
         if self._uses_core and q_tm1.device.type == "cpu" and q_tm1.dtype == torch.float32:
             grad = torch.empty_like(q_tm1)
-            loss_now, mean_q = q_learning_into(
+            metrics = q_learning_into(
                 q_tm1.numpy(),
                 a_tm1.numpy(),
                 r_t.numpy(),
@@ -95,11 +96,11 @@ class QLearningLoss:
                 huber=self.huber,
                 mean=self.mean,
             )
-            return QLearningGradient(torch.tensor(loss_now), torch.tensor(mean_q), grad)
+            return Metrics(*metrics), grad
         error, qa_tm1 = q_learning_errors(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
         loss, grad_of_taken = self.of_errors(error)
         grad = torch.zeros_like(q_tm1).scatter_(1, a_tm1.unsqueeze(1), grad_of_taken.unsqueeze(1))
-        return QLearningGradient(loss, qa_tm1.mean(), grad)
+        return Metrics(loss, qa_tm1.mean()), grad
 
     def of_errors(self, td_error: Tensor) -> tuple[Tensor, Tensor]:
         """The loss [] and its gradient [B] by the values that the errors correct."""

@@ -69,9 +69,10 @@ struct NatureKernels {
                              std::size_t channels, std::size_t begin, std::size_t end,
                              void* units) noexcept;
 
-  /// ReLU of the convolution of numbers x with weights packed by depth.
+  /// ReLU of the convolution of numbers x with weights packed by depth, at the positions from
+  /// `begin` to `end`.
   void (*convolve_into)(const Convolution& shape, const void* x, const void* weights,
-                        const float* bias, void* y) noexcept;
+                        const float* bias, std::size_t begin, std::size_t end, void* y) noexcept;
   /// From the gradient of the outputs that of the inputs, by weights packed by place.
   void (*input_gradient_into)(const Convolution& shape, const void* grad, const void* weights,
                               float* sums) noexcept;

@@ -246,23 +246,25 @@ constexpr std::array<ConvolveBlock, sizeof...(kRows)> convolve_blocks(
 
 template <int kVectors>
 FASTDQN_TARGET void convolve_with(const Convolution& shape, const Number* x, const Unit* weights,
-                                  const float* bias, Number* y) noexcept {
+                                  const float* bias, std::size_t begin, std::size_t end,
+                                  Number* y) noexcept {
   static constexpr auto kBlocks =
       convolve_blocks<kVectors>(std::make_index_sequence<kMaxRows[kVectors]>());
-  const Pieces pieces(shape.positions(), kMaxRows[kVectors]);
+  const Pieces pieces(end - begin, kMaxRows[kVectors]);
   for (std::size_t piece = 0; piece < pieces.number; ++piece) {
-    kBlocks[pieces.length(piece) - 1](shape, x, weights, bias, pieces.begin(piece), y);
+    kBlocks[pieces.length(piece) - 1](shape, x, weights, bias, begin + pieces.begin(piece), y);
   }
 }
 
 FASTDQN_TARGET void convolve_into(const Convolution& shape, const void* x, const void* weights,
-                                  const float* bias, void* y) noexcept {
+                                  const float* bias, std::size_t begin, std::size_t end,
+                                  void* y) noexcept {
   const auto* in = static_cast<const Number*>(x);
   auto* out = static_cast<Number*>(y);
   if (shape.out_channels == 32) {
-    convolve_with<2>(shape, in, units(weights), bias, out);
+    convolve_with<2>(shape, in, units(weights), bias, begin, end, out);
   } else {
-    convolve_with<4>(shape, in, units(weights), bias, out);
+    convolve_with<4>(shape, in, units(weights), bias, begin, end, out);
   }
 }
 

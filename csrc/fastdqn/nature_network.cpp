@@ -193,22 +193,11 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
   }
   rows.third.reserve(numbers_nbytes(count * features_));
   rows.units.reserve(count * kHidden * sizeof(float));
-  scratch_.resize(std::max(scratch_.size(), pool.threads()));
-  for (Scratch& scratch : scratch_) {
-    scratch.image.reserve(numbers_nbytes(convolutions_[0].inputs()));
-    scratch.first.reserve(numbers_nbytes(convolutions_[0].outputs()));
-    scratch.second.reserve(numbers_nbytes(convolutions_[1].outputs()));
+  if (learned == 0 && count < pool.threads()) {
+    convolve_few(pool, rows);
+  } else {
+    convolve_many(pool, learned, rows);
   }
-
-  pool.run(count, [&](std::size_t row, std::size_t thread) {
-    Scratch& scratch = scratch_[thread];
-    const auto kept = [&](std::size_t layer) {
-      return kept_[layer].at(numbers_nbytes(row * convolutions_[layer].outputs()));
-    };
-    const bool keep = row < learned;
-    convolve(rows.stacks[row], scratch, keep ? kept(0) : scratch.first.at(0),
-             keep ? kept(1) : scratch.second.at(0), rows.third.at(numbers_nbytes(row * features_)));
-  });
   pool.run(kHidden / kDenseOutputs, [&](std::size_t block, std::size_t) {
     kernels_->dense_into(rows.third.at(0), hidden_weights(), weights_.hidden_bias, count, features_,
                          kHidden, block * kDenseOutputs, (block + 1) * kDenseOutputs,
@@ -221,14 +210,61 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
                         shape_.num_actions, values);
 }
 
-void NatureNetwork::convolve(const std::uint8_t* stack, Scratch& scratch, std::byte* first,
-                             std::byte* second, std::byte* third) const {
+void NatureNetwork::convolve_many(ThreadPool& pool, std::size_t learned, Rows& rows) {
+  scratch_.resize(std::max(scratch_.size(), pool.threads()));
+  for (Scratch& scratch : scratch_) reserve_for_rows(scratch, 1);
+  pool.run(rows.stacks.size(), [&](std::size_t row, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    const bool keep = row < learned;
+    const auto place = [&](std::size_t layer, Buffer& buffer) {
+      const std::size_t nbytes = numbers_nbytes(row * convolutions_[layer].outputs());
+      return keep ? kept_[layer].at(nbytes) : buffer.at(0);
+    };
+    std::byte* first = place(0, scratch.first);
+    std::byte* second = place(1, scratch.second);
+    image_into(rows.stacks[row], scratch.image.at(0));
+    layer_into(0, scratch.image.at(0), 0, 1, first);
+    layer_into(1, first, 0, 1, second);
+    layer_into(2, second, 0, 1, rows.third.at(numbers_nbytes(row * features_)));
+  });
+}
+
+void NatureNetwork::convolve_few(ThreadPool& pool, Rows& rows) {
+  const std::size_t count = rows.stacks.size();
+  const std::size_t parts = ceil_divide(pool.threads(), count);
+  reserve_for_rows(few_, count);
+  pool.alert();
+  pool.run(count, [&](std::size_t row, std::size_t) {
+    image_into(rows.stacks[row], few_.image.at(row * numbers_nbytes(convolutions_[0].inputs())));
+  });
+  const std::array<const Buffer*, 4> places{&few_.image, &few_.first, &few_.second, &rows.third};
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    const Convolution& shape = convolutions_[layer];
+    pool.run(count * parts, [&](std::size_t item, std::size_t) {
+      const std::size_t row = item / parts;
+      layer_into(layer, places[layer]->at(row * numbers_nbytes(shape.inputs())), item % parts,
+                 parts, places[layer + 1]->at(row * numbers_nbytes(shape.outputs())));
+    });
+  }
+}
+
+void NatureNetwork::reserve_for_rows(Scratch& scratch, std::size_t rows) const {
+  scratch.image.reserve(rows * numbers_nbytes(convolutions_[0].inputs()));
+  scratch.first.reserve(rows * numbers_nbytes(convolutions_[0].outputs()));
+  scratch.second.reserve(rows * numbers_nbytes(convolutions_[1].outputs()));
+}
+
+void NatureNetwork::image_into(const std::uint8_t* stack, std::byte* image) const {
   kernels_->image_into(stack, shape_.height, shape_.width * shape_.stack, shape_.first_padding,
-                       shape_.stack, scratch.image.at(0));
-  kernels_->convolve_into(convolutions_[0], scratch.image.at(0), by_depth_[0].at(0),
-                          weights_.biases[0], first);
-  kernels_->convolve_into(convolutions_[1], first, by_depth_[1].at(0), weights_.biases[1], second);
-  kernels_->convolve_into(convolutions_[2], second, by_depth_[2].at(0), weights_.biases[2], third);
+                       shape_.stack, image);
+}
+
+void NatureNetwork::layer_into(std::size_t layer, const std::byte* x, std::size_t part,
+                               std::size_t parts, std::byte* y) const {
+  const Convolution& shape = convolutions_[layer];
+  kernels_->convolve_into(shape, x, by_depth_[layer].at(0), weights_.biases[layer],
+                          part_begin(part, parts, shape.positions()),
+                          part_begin(part + 1, parts, shape.positions()), y);
 }
 
 void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,

@@ -129,8 +129,14 @@ class NatureNetwork {
 
   void compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned, Rows& rows,
                float* values);
-  void convolve(const std::uint8_t* stack, Scratch& scratch, std::byte* first, std::byte* second,
-                std::byte* third) const;
+  /// A row a thread, keeping the first `learned`; or each row by several threads, a layer at a time.
+  void convolve_many(ThreadPool& pool, std::size_t learned, Rows& rows);
+  void convolve_few(ThreadPool& pool, Rows& rows);
+  void reserve_for_rows(Scratch& scratch, std::size_t rows) const;
+  void image_into(const std::uint8_t* stack, std::byte* image) const;
+  /// One of `parts` of a convolution of one row.
+  void layer_into(std::size_t layer, const std::byte* x, std::size_t part, std::size_t parts,
+                  std::byte* y) const;
   /// Adam's step on the hidden layer.
   struct HiddenStep {
     const AdamArrays& arrays;
@@ -159,6 +165,7 @@ class NatureNetwork {
   std::array<Buffer, 3> by_place_;  // none of the first, whose input needs no gradient
   Buffer hidden_;                   // in numbers that are not floats
   std::vector<Scratch> scratch_;    // one a thread
+  Scratch few_;                     // of all rows, where these are fewer than threads
   Rows valued_;
 
   // What is kept for the backward pass, and what that adds.

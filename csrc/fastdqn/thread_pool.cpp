@@ -90,6 +90,13 @@ void ThreadPool::run(std::size_t items, Function function, const void* context) 
   }
 }
 
+void ThreadPool::alert() noexcept {
+  if (threads_ == 1 || is_in_a_fork()) return;
+  const std::lock_guard lock(callers_);
+  jobs_.fetch_add(1, std::memory_order_release);  // a job of no items
+  jobs_.notify_all();
+}
+
 void ThreadPool::work(std::size_t thread) {
   std::uint32_t job = 0;
   while (true) {

@@ -41,6 +41,9 @@ class ThreadPool {
         &body);
   }
 
+  /// Has sleeping threads look out, where the caller has something to do by itself before a job.
+  void alert() noexcept;
+
  private:
   using Function = void (*)(const void* context, std::size_t item, std::size_t thread);
 
