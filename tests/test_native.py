@@ -187,6 +187,22 @@ def test_not_a_bit_depends_on_the_number_of_threads(dtype: torch.dtype) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("frame_shape", [(84, 84), (36, 36)])
+def test_few_rows_by_many_threads_are_the_same_bits(
+    dtype: torch.dtype, frame_shape: tuple[int, int]
+) -> None:
+    network = make_network(frame_shape)
+    x = stacks(9, network)
+    torch.set_num_threads(1)
+    passes = NativePasses(network, dtype)
+    expected = passes.values(passes.inputs(x))
+    for threads in (2, 3, 7):
+        torch.set_num_threads(threads)
+        for rows in (1, 2, 5):
+            assert torch.equal(passes.values(passes.inputs(x[:rows])), expected[:rows])
+
+
 def learner_of(dtype: torch.dtype, **settings: Any) -> Learner:
     network = make_network()
     optimizer = Adam(network.parameters(), learning_rate=1e-3, epsilon=1e-6)

@@ -38,7 +38,9 @@ using Sums = __m512[kRows][kVectors];
 struct Pieces {
   std::size_t number, size, larger;
   Pieces(std::size_t count, std::size_t most)
-      : number((count + most - 1) / most), size(count / number), larger(count % number) {}
+      : number((count + most - 1) / most),
+        size(count == 0 ? 0 : count / number),
+        larger(count == 0 ? 0 : count % number) {}
   std::size_t begin(std::size_t piece) const {
     return piece * size + (piece < larger ? piece : larger);
   }

@@ -11,6 +11,7 @@
 
 #include "check.hpp"
 #include "fastdqn/nature_network.hpp"
+#include "fastdqn/optimizer_steps.hpp"
 #include "fastdqn/rng.hpp"
 
 using namespace fastdqn;
@@ -293,6 +294,62 @@ void check_network(const NatureShape& shape, NatureNumbers numbers, std::size_t 
   }
 }
 
+/// A step in one against its parts one after the other: the same bits.
+void check_step(const NatureShape& shape, NatureNumbers numbers, std::size_t rows) {
+  if (!NatureNetwork::is_available(numbers) || !has_adam_step()) {
+    std::puts("not on this processor");
+    return;
+  }
+  const NatureSizes sizes =
+      NatureNetwork(shape, numbers, NatureWeights<const float>{}).sizes();
+  const AdamFactors factors{.mean_weight = 0.1F, .square_decay = 0.99F, .square_weight = 0.01F,
+                            .square_root_divisor = 0.3F, .epsilon = 1e-6F, .step_size = 0.01F};
+  std::vector<std::vector<float>> results;
+  for (const bool at_once : {false, true}) {
+    ThreadPool pool(2);
+    Random random(rows);
+    const Arrays weights(sizes), gradients(sizes), means(sizes), squares(sizes);
+    for (const auto& array : weights.all) {
+      for (std::size_t i = 0; i < array->size_; ++i) array->data[i] = random.symmetric(0.05F);
+    }
+    std::vector<std::uint8_t> stacks(rows * shape.height * shape.width * shape.stack);
+    for (auto& byte : stacks) byte = static_cast<std::uint8_t>(random.next());
+    std::vector<float> grad(rows * shape.num_actions);
+    for (float& number : grad) number = random.symmetric(1.0F);
+    std::vector<AdamArrays> adam;
+    for (const std::size_t k : {0U, 3U, 1U, 4U, 2U, 5U, 6U, 7U, 8U, 9U}) {
+      adam.push_back({weights.all[k]->data, gradients.all[k]->data, means.all[k]->data,
+                      squares.all[k]->data, weights.all[k]->size_});
+    }
+    NatureNetwork network(shape, numbers, weights.view<const float>());
+    network.refresh(pool);
+    std::vector<float> values(rows * shape.num_actions);
+    const std::array parts{Stacks{stacks.data(), rows}};
+    for (int step = 0; step < 2; ++step) {
+      network.forward_into(pool, parts, rows, values.data());
+      if (at_once) {
+        network.step(pool, grad.data(), gradients.view<float>(), adam, factors);
+      } else {
+        network.backward_into(pool, grad.data(), gradients.view<float>());
+        adam_step(pool, adam, factors);
+        network.refresh(pool);
+      }
+    }
+    network.values_into(pool, parts, values.data());
+    for (const Arrays* arrays : {&weights, &means, &squares}) {
+      for (const auto& array : arrays->all) {
+        values.insert(values.end(), array->data, array->data + array->size_);
+      }
+    }
+    results.push_back(values);
+    std::swap(adam[0], adam[2]);
+    network.forward_into(pool, parts, rows, values.data());
+    CHECK_THROWS(network.step(pool, grad.data(), gradients.view<float>(), adam, factors),
+                 std::invalid_argument, "not one of the network's weights and gradients");
+  }
+  CHECK(results[0] == results[1]);
+}
+
 }  // namespace
 
 int main() {
@@ -310,6 +367,9 @@ int main() {
     check_network(padded, numbers, 4, 4);
     check_network(deep, numbers, 3, 2);
     check_network(whole, numbers, 3, 2);
+    check_step(small, numbers, 1);
+    check_step(padded, numbers, 5);
+    check_step(whole, numbers, 4);
   }
   NatureShape wrong = small;
   wrong.stack = 3;
