@@ -236,13 +236,14 @@ def test_classic_control_runs(
 
 def test_lunar_lander_or_what_it_lacks() -> None:
     try:
-        import Box2D  # noqa: F401
+        import Box2D
+        import pygame  # noqa: F401
     except ImportError:
         with pytest.raises(UserError) as caught:
             GymVector("LunarLander-v3", 1)
         assert str(caught.value) == (
-            "environment 'LunarLander-v3' cannot be made: Box2D is missing: pip install swig, then "
-            'pip install "gymnasium[box2d]"'
+            "environment 'LunarLander-v3' cannot be made: Box2D or pygame is missing: pip install "
+            '"gymnasium[box2d]" (where that cannot be built, pip install swig first)'
         )
         return
     envs = GymVector("LunarLander-v3", 1)

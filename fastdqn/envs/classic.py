@@ -177,7 +177,10 @@ def make_gym(
     except gymnasium.error.DependencyNotInstalled as error:
         message = _line(error)
         if "box2d" in message.lower():
-            message = 'Box2D is missing: pip install swig, then pip install "gymnasium[box2d]"'
+            message = (
+                'Box2D or pygame is missing: pip install "gymnasium[box2d]" (where that cannot be '
+                "built, pip install swig first)"
+            )
         raise UserError(f"environment {name} cannot be made: {message}") from None
     except (gymnasium.error.Error, ImportError) as error:
         raise UserError(f"environment {name} cannot be made: {_line(error)}") from None
