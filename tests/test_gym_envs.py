@@ -236,7 +236,7 @@ def test_classic_control_runs(
 
 def test_lunar_lander_or_what_it_lacks() -> None:
     try:
-        import Box2D
+        import Box2D  # noqa: F401
         import pygame  # noqa: F401
     except ImportError:
         with pytest.raises(UserError) as caught:
