@@ -199,8 +199,8 @@ class Learner:
         # A fused optimizer goes through weights and moments as they lie in memory.
         for number, weight in enumerate(self.online.parameters()):
             for name, tensor in optimizer.get(number, {}).items():
-                if tensor.shape == weight.shape:
-                    optimizer[number][name] = torch.empty_like(weight).copy_(tensor)
+                own = torch.empty_like(weight if tensor.shape == weight.shape else tensor)
+                optimizer[number][name] = own.copy_(tensor)
         groups = self.optimizer.state_dict()["param_groups"]
         self.load_weights(_tensors(state["online"]), _tensors(state["target"]))
         self.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})

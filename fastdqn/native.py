@@ -144,6 +144,7 @@ class NativeUpdate:
             mean=self._loss.mean,
             **step.factors,
         )
+        self._optimizer.count_step()  # an update that was refused is none
         return Metrics(*metrics)
 
 

@@ -67,6 +67,7 @@ class Adam(torch.optim.Adam):
         step = self.begin_core_step(gradients)
         if step is not None:
             step.adam.step(compute_threads(), **step.factors)
+            self.count_step()
             return
         states = [self.state[weight] for weight in group["params"]]
         steps = [state["step"] for state in states]
@@ -90,8 +91,8 @@ class Adam(torch.optim.Adam):
 
     @torch.no_grad()
     def begin_core_step(self, gradients: list[Tensor]) -> CoreStep | None:
-        """The core's next step by these gradients, where it can do it: it counts as done, and is
-        the caller's to do."""
+        """The core's next step by these gradients, where it can do it: for the caller to do, and
+        then to count."""
         (group,) = self.param_groups
         weights = group["params"]
         states = [self.state[weight] for weight in weights]
@@ -104,17 +105,19 @@ class Adam(torch.optim.Adam):
         adam = self._core_step_on(columns)
         if adam is None:
             return None
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1)
         beta1, beta2 = group["betas"]
         factors: AdamFactors = {
             "learning_rate": group["lr"],
             "beta1": beta1,
             "beta2": beta2,
             "epsilon": group["eps"],
-            "step": steps[0].item(),
+            "step": states[0]["step"].item() + 1,
         }
         return CoreStep(adam, factors)
+
+    def count_step(self) -> None:
+        """One more step has been done."""
+        torch._foreach_add_([state["step"] for state in self.state.values()], 1)
 
     def _core_step_on(self, columns: tuple[list[Tensor], ...]) -> AdamStep | None:
         """The core's step on weights, gradients and moments, where it can do it."""

@@ -268,6 +268,35 @@ def test_not_a_bit_of_an_update_depends_on_the_number_of_threads(dtype: torch.dt
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
 
+def test_an_update_that_is_refused_leaves_all_as_it_was() -> None:
+    learner = learner_of(torch.float32)
+    x = stacks(4, learner.online)
+    good = (x[:2], torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.ones(2), x[2:])
+    learner.update(*good)
+    before = [tensor.clone() for tensor in state_of(learner, x)]
+    with pytest.raises(IndexError, match="action 6 of row 0; expected 0 to 5"):
+        learner.update(good[0], torch.full((2,), 6), *good[2:])
+    with pytest.raises(ValueError, match=r"rewards has shape \(2, 1\)"):
+        learner.update(*good[:2], torch.ones(2, 1), *good[3:])
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(learner, x), strict=True))
+    learner.update(*good)
+    assert learner.optimizer.state[learner.online.hidden.weight]["step"] == 2  # type: ignore[index, union-attr]
+
+
+def test_two_learners_share_nothing_of_the_state_that_they_go_on_from() -> None:
+    learner = learner_of(torch.float32)
+    x = stacks(4, learner.online)
+    batch = (x[:2], torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.ones(2), x[2:])
+    learner.update(*batch)
+    state = learner.save_state()
+    others = [learner_of(torch.float32) for _ in range(2)]
+    for other in others:
+        other.load_state(state)
+    expected = [tensor.clone() for tensor in state_of(others[1], x)]
+    others[0].update(*batch)
+    assert all(torch.equal(a, b) for a, b in zip(expected, state_of(others[1], x), strict=True))
+
+
 def test_where_all_gradients_must_be_seen_first_there_is_no_update_in_one() -> None:
     assert learner_of(torch.float32, max_grad_norm=10.0)._native_update is None
     assert learner_of(torch.float32, num_actions=5)._native_update is None
