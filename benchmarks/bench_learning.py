@@ -514,16 +514,18 @@ def training_limit(steps: int, dtype: torch.dtype) -> Prepare:
     """The emulator alone, then products of as many operations as the acting and learning have."""
 
     def prepare(_: ExitStack) -> Callable[[], float]:
-        step, (_, products) = bare_step(1), fastest_product(dtype)
+        step, (_, products) = bare_step(1), fastest_product(dtype, repeats=1)
         actions = np.random.default_rng(0).integers(NUM_ACTIONS, size=(steps, 1))
         flop = steps * ((1 - EPSILON) * FORWARD_FLOP + UPDATE_FLOP / TRAIN_PERIOD_STEPS)
+        left = 0.0  # what a turn's last product does beyond its work, the next turn need not do
 
         def turn() -> float:
+            nonlocal left
             for action in actions:
                 step(action)
-            done = 0.0
-            while done < flop:
-                done += products()
+            left += flop
+            while left > 0:
+                left -= products()
             return steps
 
         return turn
@@ -531,7 +533,7 @@ def training_limit(steps: int, dtype: torch.dtype) -> Prepare:
     return prepare
 
 
-def fastest_product(dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
+def fastest_product(dtype: torch.dtype, repeats: int = 20) -> tuple[str, Callable[[], float]]:
     """The faster of PyTorch's matrix products for this dtype, as a turn that counts its FLOP."""
     size = 1024
     a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
@@ -547,7 +549,7 @@ def fastest_product(dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
             harness.repeat(product, 8)()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
     name = min(seconds, key=lambda name: seconds[name])
-    turn = harness.repeat(products[name], 20)
+    turn = harness.repeat(products[name], repeats)
     return name, lambda: turn() * 2 * size**3
 
 
