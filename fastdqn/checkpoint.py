@@ -77,7 +77,9 @@ def load_agent(path: str | os.PathLike[str], device: str = "auto") -> Agent:
     if file.is_dir():
         file /= MODEL_FILE
     if not file.is_file():
-        raise UserError(f"{file}: no such model; expected a run's folder or a {MODEL_FILE}")
+        raise UserError(
+            f"{path}: no such model; expected a run's folder, with its {MODEL_FILE}, or that file"
+        )
     try:
         with safe_open(file, framework="pt") as opened:
             header = opened.metadata() or {}

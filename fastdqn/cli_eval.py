@@ -87,7 +87,7 @@ def _evaluate(argv: Sequence[str], stop: StopSignals) -> None:
     torch.set_num_threads(config.threads or torch.get_num_threads())
     epsilon = config.evaluation_epsilon if arguments.epsilon is None else arguments.epsilon
     if not arguments.json:
-        print(_heading(agent, epsilon, arguments.seed), flush=True)
+        print(_heading(agent, arguments.episodes, epsilon, arguments.seed), flush=True)
     table = _Table(shown=not arguments.json)
     play = evaluate if arguments.video is None else partial(record, path=arguments.video)
     evaluation = play(
@@ -108,9 +108,10 @@ def _evaluate(argv: Sequence[str], stop: StopSignals) -> None:
         print(_summary(evaluation), flush=True)
 
 
-def _heading(agent: Agent, epsilon: float, seed: int) -> str:
+def _heading(agent: Agent, episodes: int | None, epsilon: float, seed: int) -> str:
     protocol = agent.protocol
-    shown = [f"{protocol.get('game')}: epsilon {epsilon:g}, seed {seed}"]
+    games = "" if episodes is None else f"{episodes} game{'s' * (episodes != 1)}, "
+    shown = [f"{protocol.get('game')}: {games}epsilon {epsilon:g}, seed {seed}"]
     for name in ("frame_skip", "sticky_actions", "noop_max", "max_episode_frames"):
         if name in protocol:
             shown.append(f"{name} {protocol[name]:,}")
@@ -144,11 +145,12 @@ def _ending(game: Game) -> str:
 def _summary(evaluation: Evaluation) -> str:
     counted = evaluation.counted
     low, high = evaluation.interval
+    interval = f"   (95 % interval {low:,.4g} to {high:,.4g})" if len(counted) > 1 else ""
     lines = [
         "",
         f"{len(counted):,} {'game' if len(counted) == 1 else 'games'}, "
         f"{sum(game.frames for game in evaluation.games):,} frames",
-        f"mean                {evaluation.mean:,.6g}   (95 % interval {low:,.4g} to {high:,.4g})",
+        f"mean                {evaluation.mean:,.6g}{interval}",
         f"median              {evaluation.median:,.6g}",
         f"standard deviation  {evaluation.standard_deviation:,.4g}",
         f"lowest, highest     {evaluation.scores.min():,.6g}, {evaluation.scores.max():,.6g}",
@@ -160,7 +162,8 @@ def _summary(evaluation: Evaluation) -> str:
         )
     cut = sum(game.cut and not game.interrupted for game in evaluation.games)
     if cut:
-        lines.append(f"{cut} of them were cut at their limit")
+        were = "was cut at its limit" if cut == 1 else "were cut at their limit"
+        lines.append(f"{cut} of them {were}" if len(counted) > 1 else f"it {were}")
     interrupted = len(evaluation.games) - len(counted)
     if interrupted:
         lines.append(f"games interrupted at the end, and not counted: {interrupted}")

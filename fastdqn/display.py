@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -101,20 +102,18 @@ class LiveDisplay:
         fraction = 0.0 if report is None else report.fraction
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
-            Text(self._title, style="bold"),
-            ProgressBar(total=1, completed=fraction, width=40),
+            Text(self._title, style="bold", no_wrap=True),
+            ProgressBar(total=1, completed=fraction, width=24),
             f"{fraction:.1%}",
             f"step {self._counters.steps:,}",
             f"{self._forecast.text} left",
         )
         if report is None:
             return bar
-        figures = Table.grid(padding=(0, 2))
         cells = [
             Text.assemble((f"{name} ", "dim"), value) for name, value in _figures(report).items()
         ]
-        for start in range(0, len(cells), 4):
-            figures.add_row(*cells[start : start + 4])
+        figures = Columns(cells, padding=(0, 2))  # as many a line as the terminal has room for
         lines = [Text(_evaluation_line(last)) for last in self._evaluations.values()]
         return Group(bar, figures, *lines)
 
@@ -123,14 +122,18 @@ class _Forecast:
     """The time that is left, by the pace of the last reports: the warm-up's pace misleads."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)], maxlen=20)
+        self._marks: deque[tuple[float, float]] = deque(maxlen=20)
 
     def add(self, report: Report) -> None:
+        if report.updates == 0:
+            self._marks.clear()
         self._marks.append((time.monotonic(), report.fraction))
 
     @property
     def text(self) -> str:
         """Such as 2:13:05, or ? where nothing is known yet."""
+        if not self._marks:
+            return "?"
         (began, done_then), (now, done) = self._marks[0], self._marks[-1]
         if done <= done_then:
             return "?"

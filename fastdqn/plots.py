@@ -81,9 +81,8 @@ def read_run(folder: Path) -> Run:
         settings = json.loads((folder / "config.json").read_text())
         game = json.loads((folder / "protocol.json").read_text())["game"]
     except OSError as error:
-        raise UserError(
-            f"{folder}: not a run's folder: {error.strerror}: {error.filename}"
-        ) from None
+        what = f"it has no {Path(error.filename).name}" if folder.is_dir() else error.strerror
+        raise UserError(f"{folder}: not a run's folder: {what}") from None
     except (ValueError, KeyError) as error:
         raise UserError(f"{folder}: not a run's folder: {error}") from None
     evaluations = folder / "evaluations.csv"
@@ -214,6 +213,11 @@ def _reference(
     return Reference(f"{algo} ({source})", kind == "eval", frames, mean, low, high)
 
 
+def _from_zero(axes: Any) -> None:
+    """From zero to a little above the highest point."""
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.06)
+
+
 def _key(game: str) -> str:
     return "".join(letter for letter in game.lower() if letter.isalnum())
 
@@ -233,6 +237,8 @@ def draw(
     `iteration_frames` adds the runs' mean scores over each so many frames, which is what published
     points of training often are. Raises `UserError` where the file cannot be written.
     """
+    if not out.parent.is_dir():
+        raise UserError(f"{out}: cannot be written: there is no folder {out.parent}")
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -374,7 +380,7 @@ class _Figure:
 
     def _values(self, axes: Any) -> None:
         axes.set_title("Mean Q (dashed: in held-out states)")
-        axes.set_ylabel("discounted clipped reward")
+        axes.set_ylabel(f"discounted {self._learned_reward}")
         self._lines(axes, lambda run: _binned(run.progress, self._axis, "mean_q"))
         self._lines(
             axes,
@@ -397,7 +403,7 @@ class _Figure:
             return _binned(_rows_where(run.progress, learns), self._axis, "frames_per_second")
 
         self._lines(axes, curve)
-        axes.set_ylim(bottom=0)
+        _from_zero(axes)
 
     def _memory(self, axes: Any) -> None:
         axes.set_title("Memory of the process (dashed: its replay)")
@@ -408,7 +414,18 @@ class _Figure:
                 lambda run, column=column: _binned(run.progress, self._axis, column, 1e-9),
                 linestyle=style,
             )
-        axes.set_ylim(bottom=0)
+        _from_zero(axes)
+
+    @property
+    def _learned_reward(self) -> str:
+        """What values are of: rewards are clipped in games, and in images that are played so."""
+        settings = [run.settings for group in self._groups for run in group.runs]
+        clipped = all(
+            each.get("reward_clip") != "none"
+            and (each.get("game") is not None or each.get("preprocess") == "atari")
+            for each in settings
+        )
+        return "clipped reward" if clipped else "reward"
 
     @property
     def _per_frame(self) -> float:

@@ -88,7 +88,7 @@ def resumed_trainer(
                 f"resumed at step {trainer.counters.steps:,} from {folder}",
             ]
             return trainer
-        raise damages[0] if damages else UserError(f"{run}: no checkpoint to resume from")
+        raise damages[0] if damages else _no_checkpoint(run)
     except BaseException:
         lock.release()
         raise
@@ -115,7 +115,7 @@ def saved_config(path: str | PathLike[str]) -> Config:
                 return _config_of(Checkpoint(folder))
             except DamagedCheckpoint as damaged:
                 errors.append(damaged)
-        raise errors[0] if errors else UserError(f"{run}: no checkpoint to resume from")
+        raise errors[0] if errors else _no_checkpoint(run)
     finally:
         lock.release()
 
@@ -147,8 +147,14 @@ def changed_config(before: Config, changes: dict[str, Any]) -> Config:
     return after
 
 
+def _no_checkpoint(run: Path) -> UserError:
+    return UserError(
+        f"{run}: no checkpoint to resume from; a run saves one as it goes and at its end"
+    )
+
+
 def _run_folder(path: str | PathLike[str]) -> Path:
     run = Path(path)
     if not run.is_dir():
-        raise UserError(f"{run}: no such folder of a run")
+        raise UserError(f"{run}: no such folder of a run; expected one that a run was saved in")
     return run

@@ -52,7 +52,7 @@ def test_a_table(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> N
     assert (status, err) == (0, "")
     expected = evaluate(load_agent(runs["breakout"]), episodes=3, epsilon=1.0, seed=5)
     first = out.splitlines()[0]
-    assert first.startswith("Breakout: epsilon 1, seed 5, frame_skip 4, sticky_actions 0.0, noop_m")
+    assert first.startswith("Breakout: 3 games, epsilon 1, seed 5, frame_skip 4, sticky_actions 0")
     for number, game in enumerate(expected.games, 1):
         assert re.search(rf"^ +{number} +{game.score:g} +{game.steps} +{game.frames:,}$", out, re.M)
     assert re.search(rf"^3 games, {sum(g.frames for g in expected.games):,} frames$", out, re.M)
@@ -122,8 +122,8 @@ def test_wrong_input_is_one_line_and_status_2(
 def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, tmp_path / "runs")[0::2] == (
         2,
-        f"fastdqn-eval: {tmp_path / 'runs'}: no such model; expected a run's folder or a "
-        "model.safetensors\n",
+        f"fastdqn-eval: {tmp_path / 'runs'}: no such model; expected a run's folder, with "
+        "its model.safetensors, or that file\n",
     )
     assert run(capsys)[0] == 2
 

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 import shutil
 import sys
 import threading
@@ -276,8 +277,22 @@ def test_plain_display_is_a_line_a_report(capsys: pytest.CaptureFixture[str]) ->
         assert figure in shown
 
 
-def test_live_display_shows_steps_between_reports() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
+def test_the_time_left_is_told_by_the_pace_of_learning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by the warm-up's, nor by what was done before a resume."""
+    seconds = [0.0]
+    monkeypatch.setattr("fastdqn.display.time.monotonic", lambda: seconds[0])
+    with PlainDisplay() as display:
+        for now, updates, fraction in ((1, 0, 0.25), (2, 0, 0.5), (12, 9, 0.6), (22, 19, 0.7)):
+            seconds[0] = now
+            display.show(make_report(updates=updates, fraction=fraction))
+    assert re.findall(r", (\S+) left", capsys.readouterr().out) == ["?", "?", "0:00:40", "0:00:30"]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_live_display_shows_steps_between_reports(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
     counters = Counters()
     with LiveDisplay("Breakout", counters, console) as display:
         display.show(REPORT)

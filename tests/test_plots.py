@@ -232,7 +232,7 @@ def test_the_command_draws_a_real_run(
         (["nowhere"], "nowhere: not a run's folder: No such file"),
         ([], "the following arguments are required: RUN"),
         (["{run}", "--out", "c.xyz"], "c.xyz: cannot be written"),
-        (["{run}", "--out", "no/c.png"], "no/c.png: cannot be written"),
+        (["{run}", "--out", "no/c.png"], "no/c.png: cannot be written: there is no folder no"),
         (["{run}", "--reference", "nowhere.csv"], "nowhere.csv: cannot be read"),
         (["{run}", "--reference", "{run}/episodes.csv"], "a row lacks source, algo, game"),
         (["{run}", "--iteration-frames", "0"], "--iteration-frames 0: expected 1 or more"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import gymnasium
@@ -183,7 +184,9 @@ def make_gym(
             )
         raise UserError(f"environment {name} cannot be made: {message}") from None
     except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"environment {name} cannot be made: {_line(error)}") from None
+        like = get_close_matches(str(env), gymnasium.registry, 1)
+        hint = f" Did you mean {like[0]}?" if like and like[0] != env else ""
+        raise UserError(f"environment {name} cannot be made: {_line(error)}{hint}") from None
     if isinstance(made, gymnasium.vector.VectorEnv):
         number = made.num_envs
         made.close()
