@@ -70,8 +70,7 @@ class Adam(torch.optim.Adam):
             self.count_step()
             return
         states = [self.state[weight] for weight in group["params"]]
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1)
+        self.count_step()
         beta1, beta2 = group["betas"]
         torch._fused_adam_(
             group["params"],
@@ -79,7 +78,7 @@ class Adam(torch.optim.Adam):
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
-            steps,
+            [state["step"] for state in states],
             lr=group["lr"],
             beta1=beta1,
             beta2=beta2,
