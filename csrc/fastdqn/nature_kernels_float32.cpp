@@ -1,6 +1,7 @@
 // The Nature network's kernels in float32, for processors with AVX-512.
 
 #include "fastdqn/nature_kernels.hpp"
+#include "fastdqn/tile_kernels.hpp"
 
 #if defined(__x86_64__)
 
@@ -53,6 +54,7 @@ struct Op {
 }  // namespace fastdqn
 
 #include "fastdqn/nature_kernels_impl.hpp"
+#include "fastdqn/tile_kernels_impl.hpp"
 
 namespace fastdqn {
 
@@ -62,6 +64,14 @@ const NatureKernels* float32_kernels() noexcept {
   return runs ? &kKernels : nullptr;
 }
 
+const std::array<const TileKernels*, 3>* float32_tile_kernels() noexcept {
+  // The more outputs a tile has, the fewer products there are and the more is lost to rounding.
+  static constexpr std::array<const TileKernels*, 3> kLayers{
+      &Tiles<Winograd<4, 2>>::kKernels, &Tiles<Winograd<3, 2>>::kKernels,
+      &Tiles<Winograd<4, 3>>::kKernels};
+  return float32_kernels() == nullptr ? nullptr : &kLayers;
+}
+
 }  // namespace fastdqn
 
 #else
@@ -69,6 +79,8 @@ const NatureKernels* float32_kernels() noexcept {
 namespace fastdqn {
 
 const NatureKernels* float32_kernels() noexcept { return nullptr; }
+
+const std::array<const TileKernels*, 3>* float32_tile_kernels() noexcept { return nullptr; }
 
 }  // namespace fastdqn
 

@@ -1,6 +1,7 @@
 #include "fastdqn/nature_network.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -8,7 +9,9 @@ namespace fastdqn {
 
 namespace {
 
+/// Bytes are inputs up to 255, and the weights are those of inputs up to 1.
 constexpr float kInputScale = 1.0F / 255;
+constexpr float input_scale(std::size_t layer) noexcept { return layer == 0 ? kInputScale : 1.0F; }
 
 constexpr std::size_t kHidden = NatureNetwork::kHiddenUnits;
 constexpr std::size_t kDenseOutputs = 16;  // of a call of dense_into
@@ -17,6 +20,7 @@ constexpr std::size_t kValuesInputs = 16;  // of a call of values_gradient_into
 constexpr std::size_t kRefreshParts = 8;   // that each array of weights is cut into
 constexpr std::size_t kFilterParts = 4;    // that a convolution's gradient is cut into
 constexpr std::size_t kStepParts = 43;     // that the hidden layer's step is cut into
+constexpr std::size_t kTiledRows = TiledConvolution::kMaxSamples;
 constexpr std::size_t kHiddenArray = 6;    // of all arrays of weights
 
 const NatureKernels* kernels_for(NatureNumbers numbers) noexcept {
@@ -45,6 +49,12 @@ std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) n
   return part * count / parts;
 }
 
+/// Into how many groups of at most kTiledRows to cut rows, so that all threads have as many to do.
+std::size_t tiled_groups(std::size_t rows, std::size_t threads) noexcept {
+  const std::size_t rounds = ceil_divide(rows, threads * kTiledRows);
+  return std::min(rows, rounds * threads);
+}
+
 }  // namespace
 
 Convolution::Convolution(std::size_t in_height_, std::size_t in_width_, std::size_t in_channels_,
@@ -68,12 +78,6 @@ bool NatureNetwork::is_available(NatureNumbers numbers) noexcept {
   return kernels_for(numbers) != nullptr;
 }
 
-void NatureNetwork::Buffer::reserve(std::size_t nbytes) {
-  if (nbytes <= nbytes_) return;
-  memory_.reset(static_cast<std::byte*>(::operator new[](nbytes, std::align_val_t{kAlignment})));
-  nbytes_ = nbytes;
-}
-
 NatureNetwork::NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
                              const NatureWeights<const float>& weights)
     : shape_(checked(shape)),
@@ -88,9 +92,21 @@ NatureNetwork::NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
       }()),
       features_(convolutions_[2].outputs()) {
   if (kernels_ == nullptr) throw std::logic_error("this processor has no instructions for them");
+  const auto* tile_kernels = numbers == NatureNumbers::kFloat32 ? float32_tile_kernels() : nullptr;
+  if (tile_kernels != nullptr) {
+    bool covered = true;
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      covered &= TiledConvolution::covers(convolutions_[layer], *(*tile_kernels)[layer]);
+    }
+    for (std::size_t layer = 0; covered && layer < 3; ++layer) {
+      tiled_.emplace_back(convolutions_[layer], *(*tile_kernels)[layer], input_scale(layer));
+    }
+  }
   for (std::size_t layer = 0; layer < 3; ++layer) {
     by_depth_[layer].reserve(numbers_nbytes(convolutions_[layer].weights()));
-    if (layer != 0) by_place_[layer].reserve(numbers_nbytes(convolutions_[layer].weights()));
+    if (layer != 0 && tiled_.empty()) {
+      by_place_[layer].reserve(numbers_nbytes(convolutions_[layer].weights()));
+    }
   }
   if (kernels_->numbers == 2) hidden_.reserve(numbers_nbytes(kHidden * features_));
 }
@@ -119,45 +135,47 @@ void NatureNetwork::refresh(ThreadPool& pool) {
 }
 
 void NatureNetwork::take_over(ThreadPool& pool, bool hidden_too) {
-  // By depth of three layers, by place of two, and the hidden layer, which has by far the most.
-  const std::size_t arrays = hidden_too && kernels_->numbers == 2 ? 5 + 2 : 5;
+  const std::size_t layers = convolutions_.size();
+  // Every layer by depth; for gradients of inputs, all but the first; and the hidden layer, which has
+  // by far the most.
+  const std::size_t tiles = layers;
+  const std::size_t across = tiles + (tiled_.empty() ? 0 : layers);
+  const std::size_t hidden = across + layers - 1;
+  const std::size_t arrays = hidden + (hidden_too && kernels_->numbers == 2 ? 2 : 0);
   pool.run(arrays * kRefreshParts, [&](std::size_t item, std::size_t) {
+    const std::size_t array = item / kRefreshParts;
     const std::size_t part = item % kRefreshParts;
-    const auto range = [&](std::size_t count, std::size_t parts, auto&& body) {
-      body(part_begin(part, parts, count), part_begin(part + 1, parts, count));
+    const auto range = [&](std::size_t count, auto&& body) {
+      body(part_begin(part, kRefreshParts, count), part_begin(part + 1, kRefreshParts, count));
     };
-    switch (const std::size_t array = item / kRefreshParts) {
-      case 0:
-      case 1:
-      case 2: {
-        const Convolution& shape = convolutions_[array];
-        range(shape.depth() / kernels_->numbers, kRefreshParts,
-              [&](std::size_t begin, std::size_t end) {
-                kernels_->pack_by_depth_into(weights_.filters[array], shape.out_channels,
-                                             shape.depth(), array == 0 ? kInputScale : 1.0F, begin,
-                                             end, by_depth_[array].at(0));
-              });
-        break;
+    if (array < tiles) {
+      const Convolution& shape = convolutions_[array];
+      range(shape.depth() / kernels_->numbers, [&](std::size_t begin, std::size_t end) {
+        kernels_->pack_by_depth_into(weights_.filters[array], shape.out_channels, shape.depth(),
+                                     input_scale(array), begin, end, by_depth_[array].at(0));
+      });
+    } else if (array < across) {
+      const std::size_t layer = array - tiles;
+      tiled_[layer].pack(weights_.filters[layer], part, kRefreshParts);
+    } else if (array < hidden) {
+      const std::size_t layer = array - across + 1;
+      const Convolution& shape = convolutions_[layer];
+      if (!tiled_.empty()) {
+        tiled_[layer].pack_across(weights_.filters[layer], part, kRefreshParts);
+        return;
       }
-      case 3:
-      case 4: {
-        const std::size_t layer = array - 2;
-        const Convolution& shape = convolutions_[layer];
-        range(shape.kernel * shape.kernel, kRefreshParts, [&](std::size_t begin, std::size_t end) {
-          kernels_->pack_by_place_into(weights_.filters[layer], shape.out_channels,
-                                       shape.kernel * shape.kernel, shape.in_channels, begin, end,
-                                       by_place_[layer].at(0));
-        });
-        break;
-      }
-      default: {
-        const std::size_t half = array - 5;
-        range(kHidden / 2, kRefreshParts, [&](std::size_t begin, std::size_t end) {
-          const std::size_t first = (half * kHidden / 2 + begin) * features_;
-          kernels_->round_into(weights_.hidden + first, (end - begin) * features_,
-                               hidden_.at(numbers_nbytes(first)));
-        });
-      }
+      range(shape.kernel * shape.kernel, [&](std::size_t begin, std::size_t end) {
+        kernels_->pack_by_place_into(weights_.filters[layer], shape.out_channels,
+                                     shape.kernel * shape.kernel, shape.in_channels, begin, end,
+                                     by_place_[layer].at(0));
+      });
+    } else {
+      const std::size_t half = array - hidden;
+      range(kHidden / 2, [&](std::size_t begin, std::size_t end) {
+        const std::size_t first = (half * kHidden / 2 + begin) * features_;
+        kernels_->round_into(weights_.hidden + first, (end - begin) * features_,
+                             hidden_.at(numbers_nbytes(first)));
+      });
     }
   });
 }
@@ -193,7 +211,9 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
   }
   rows.third.reserve(numbers_nbytes(count * features_));
   rows.units.reserve(count * kHidden * sizeof(float));
-  if (learned == 0 && count < pool.threads()) {
+  if (!tiled_.empty() && (learned != 0 || count >= kFewRows)) {
+    convolve_in_tiles(pool, learned, rows);
+  } else if (learned == 0 && count < pool.threads()) {
     convolve_few(pool, rows);
   } else {
     convolve_many(pool, learned, rows);
@@ -229,6 +249,41 @@ void NatureNetwork::convolve_many(ThreadPool& pool, std::size_t learned, Rows& r
   });
 }
 
+void NatureNetwork::convolve_in_tiles(ThreadPool& pool, std::size_t learned, Rows& rows) {
+  scratch_.resize(std::max(scratch_.size(), pool.threads()));
+  for (Scratch& scratch : scratch_) {
+    reserve_for_rows(scratch, kTiledRows);
+    for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
+  }
+  const std::size_t count = rows.stacks.size();
+  const std::size_t groups = tiled_groups(count, pool.threads());
+  pool.run(groups, [&](std::size_t group, std::size_t thread) {
+    Scratch& scratch = scratch_[thread];
+    const std::size_t begin = part_begin(group, groups, count);
+    const std::size_t size = part_begin(group + 1, groups, count) - begin;
+    std::array<std::array<float*, kTiledRows>, 3> y;
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::size_t row = begin + i;
+      const auto place = [&](std::size_t layer, Buffer& buffer) {
+        const std::size_t numbers = convolutions_[layer].outputs();
+        return row < learned ? kept_[layer].at<float>(numbers_nbytes(row * numbers))
+                             : buffer.at<float>(numbers_nbytes(i * numbers));
+      };
+      y[0][i] = place(0, scratch.first);
+      y[1][i] = place(1, scratch.second);
+      y[2][i] = rows.third.at<float>(numbers_nbytes(row * features_));
+      const std::uint8_t* image = padded(rows.stacks[row], scratch.image);
+      tiled_[0].forward(std::span(&image, 1), weights_.biases[0], std::span(&y[0][i], 1),
+                        scratch.tiles);
+    }
+    for (std::size_t layer = 1; layer < 3; ++layer) {
+      const std::span<const float* const> x(y[layer - 1].data(), size);
+      tiled_[layer].forward(x, weights_.biases[layer], std::span(y[layer].data(), size),
+                            scratch.tiles);
+    }
+  });
+}
+
 void NatureNetwork::convolve_few(ThreadPool& pool, Rows& rows) {
   const std::size_t count = rows.stacks.size();
   const std::size_t parts = ceil_divide(pool.threads(), count);
@@ -257,6 +312,19 @@ void NatureNetwork::reserve_for_rows(Scratch& scratch, std::size_t rows) const {
 void NatureNetwork::image_into(const std::uint8_t* stack, std::byte* image) const {
   kernels_->image_into(stack, shape_.height, shape_.width * shape_.stack, shape_.first_padding,
                        shape_.stack, image);
+}
+
+const std::uint8_t* NatureNetwork::padded(const std::uint8_t* stack, Buffer& image) const {
+  if (shape_.first_padding == 0) return stack;
+  const std::size_t row = shape_.width * shape_.stack;
+  const std::size_t side = shape_.first_padding * shape_.stack;
+  const std::size_t width = row + 2 * side;
+  auto* const bytes = image.at<std::uint8_t>(0);
+  std::memset(bytes, 0, (shape_.height + 2 * shape_.first_padding) * width);
+  for (std::size_t y = 0; y < shape_.height; ++y) {
+    std::memcpy(bytes + (y + shape_.first_padding) * width + side, stack + y * row, row);
+  }
+  return bytes;
 }
 
 void NatureNetwork::layer_into(std::size_t layer, const std::byte* x, std::size_t part,
@@ -325,6 +393,7 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
     scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
     scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
                                                    convolutions_[1].outputs())));
+    for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
   }
 
   // The values' layer; and of the hidden layer's inputs two samples each side by side.
@@ -361,20 +430,30 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
 
   // The convolutions: the gradients of their outputs, and then those of their weights. The hidden
   // layer's step waits for memory where these compute, so they take turns.
-  const std::size_t items = groups + (step == nullptr ? 0 : kStepParts);
+  const std::size_t pieces = tiled_.empty() ? groups : tiled_groups(learned_, pool.threads());
+  const std::size_t items = pieces + (step == nullptr ? 0 : kStepParts);
   pool.run(items, [&](std::size_t item, std::size_t thread) {
-    const std::size_t group = part_begin(item, items, groups);
-    if (part_begin(item + 1, items, groups) != group) {
-      gradients_of_group(group, scratch_[thread]);
+    const std::size_t piece = part_begin(item, items, pieces);
+    if (part_begin(item + 1, items, pieces) != piece) {
+      if (tiled_.empty()) {
+        gradients_of_group(piece, scratch_[thread]);
+      } else {
+        gradients_of_rows(part_begin(piece, pieces, learned_),
+                          part_begin(piece + 1, pieces, learned_), scratch_[thread]);
+      }
       return;
     }
-    const std::size_t part = item - group;
+    const std::size_t part = item - piece;
     kernels_->dense_weight_step_into(grad_hidden_across_.at(0), inputs, groups, features_,
                                      part_begin(part, kStepParts, kHidden),
                                      part_begin(part + 1, kStepParts, kHidden), step->arrays,
                                      step->factors, hidden_.at(0));
   });
-  gradients_of_filters(pool, gradients);
+  if (tiled_.empty()) {
+    gradients_of_filters(pool, gradients);
+  } else {
+    gradients_of_filters_in_tiles(pool, gradients);
+  }
 
   const float* sums = grad_biases_.at<float>(0);
   for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -435,6 +514,66 @@ void NatureNetwork::gradients_of_group(std::size_t group, Scratch& scratch) {
     pair(grad(layer, 0), grad(layer, 1), grad_units_[layer]);
     if (layer < 2) pair(kept(layer, 0), kept(layer, 1), in_units_[layer]);
   }
+}
+
+void NatureNetwork::gradients_of_rows(std::size_t begin, std::size_t end, Scratch& scratch) {
+  const std::size_t size = end - begin;
+  // Of the outputs of each layer.
+  std::array<std::array<float*, kTiledRows>, 3> grad;
+  std::array<std::array<const float*, kTiledRows>, 2> kept;
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto place = [&](std::size_t layer, const Buffer& buffer) {
+      return buffer.at<float>(numbers_nbytes((begin + i) * convolutions_[layer].outputs()));
+    };
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      grad[layer][i] = place(layer, grad_units_[layer]);
+      kept[layer][i] = place(layer, kept_[layer]);
+    }
+    grad[2][i] = place(2, grad_third_);
+  }
+  for (std::size_t layer = 2; layer > 0; --layer) {
+    tiled_[layer].input_gradient(std::span<const float* const>(grad[layer].data(), size),
+                                 std::span(kept[layer - 1].data(), size),
+                                 std::span(grad[layer - 1].data(), size), *kernels_, scratch.tiles);
+  }
+  std::size_t channels = 0;
+  for (const Convolution& shape : convolutions_) channels += shape.out_channels;
+  float* biases = grad_biases_.at<float>(begin * channels * sizeof(float));
+  for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const Convolution& shape = convolutions_[layer];
+      kernels_->sum_rows_into(grad[layer][i], shape.positions(), shape.out_channels, biases);
+      biases += shape.out_channels;
+    }
+  }
+}
+
+void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
+                                                  const NatureWeights<float>& gradients) {
+  std::array<std::size_t, 3> parts;
+  std::size_t items = 0;
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    items += parts[layer] = tiled_[layer].gradient_parts();
+  }
+  pool.run(items, [&](std::size_t item, std::size_t thread) {
+    std::size_t layer = 0;
+    while (item >= parts[layer]) item -= parts[layer++];
+    Scratch& scratch = scratch_[thread];
+    const auto at = [&](const Buffer& buffer, std::size_t of_layer) {
+      return [&, of_layer](std::size_t row) -> const float* {
+        return buffer.at<float>(numbers_nbytes(row * convolutions_[of_layer].outputs()));
+      };
+    };
+    const auto grad = at(layer == 2 ? grad_third_ : grad_units_[layer], layer);
+    float* const weights = gradients.filters[layer];
+    if (layer == 0) {
+      const auto image = [&](std::size_t row) { return padded(rows_.stacks[row], scratch.image); };
+      tiled_[layer].weight_gradient(learned_, image, grad, item, weights, scratch.tiles);
+    } else {
+      tiled_[layer].weight_gradient(learned_, at(kept_[layer - 1], layer - 1), grad, item, weights,
+                                    scratch.tiles);
+    }
+  });
 }
 
 void NatureNetwork::gradients_of_filters(ThreadPool& pool, const NatureWeights<float>& gradients) {

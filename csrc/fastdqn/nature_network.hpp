@@ -4,14 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <new>
 #include <span>
 #include <vector>
 
+#include "fastdqn/aligned_buffer.hpp"
 #include "fastdqn/nature_kernels.hpp"
 #include "fastdqn/thread_pool.hpp"
+#include "fastdqn/tiled_convolution.hpp"
 
 namespace fastdqn {
 
@@ -53,13 +53,16 @@ struct Stacks {
 ///
 /// Weights, their gradients and all sums are float32. In bfloat16 products are of numbers rounded to
 /// bfloat16, except in the last layer. Every number is computed by one thread in one order: results
-/// do not depend on how many threads there are.
+/// do not depend on how many threads there are, nor a row's on the other rows, except in float32 on
+/// whether there are enough for minimal filtering: fewer than kFewRows that nothing is learned from
+/// are computed another way, which rounds otherwise.
 ///
 /// Thread-safe, but a `backward_into` belongs to the last `forward_into`, and stacks and weights have
 /// to stay as they are in between.
 class NatureNetwork {
  public:
   static constexpr std::size_t kHiddenUnits = 512;
+  static constexpr std::size_t kFewRows = 8;
 
   /// Whether the processor can compute in these numbers.
   static bool is_available(NatureNumbers numbers) noexcept;
@@ -97,25 +100,7 @@ class NatureNetwork {
             std::span<const AdamArrays> adam, const AdamFactors& factors);
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const noexcept {
-      ::operator delete[](memory, std::align_val_t{kAlignment});
-    }
-  };
-  static constexpr std::size_t kAlignment = 64;
-  /// Memory that only grows, so that a network that has seen its batches allocates nothing.
-  class Buffer {
-   public:
-    void reserve(std::size_t nbytes);
-    template <class Type = std::byte>
-    Type* at(std::size_t offset_nbytes) const noexcept {
-      return reinterpret_cast<Type*>(memory_.get() + offset_nbytes);
-    }
-
-   private:
-    std::unique_ptr<std::byte[], Free> memory_;
-    std::size_t nbytes_ = 0;
-  };
+  using Buffer = AlignedBuffer;
   /// What the convolutions have made of a batch.
   struct Rows {
     std::vector<const std::uint8_t*> stacks;
@@ -125,6 +110,7 @@ class NatureNetwork {
   /// What a thread works with.
   struct Scratch {
     Buffer image, first, second, sums, grad;
+    TiledConvolution::Scratch tiles;
   };
 
   void compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned, Rows& rows,
@@ -132,8 +118,12 @@ class NatureNetwork {
   /// A row a thread, keeping the first `learned`; or each row by several threads, a layer at a time.
   void convolve_many(ThreadPool& pool, std::size_t learned, Rows& rows);
   void convolve_few(ThreadPool& pool, Rows& rows);
+  /// A few rows a thread, by minimal filtering, keeping the first `learned`.
+  void convolve_in_tiles(ThreadPool& pool, std::size_t learned, Rows& rows);
   void reserve_for_rows(Scratch& scratch, std::size_t rows) const;
   void image_into(const std::uint8_t* stack, std::byte* image) const;
+  /// The stack's bytes with the padding around, in `image` if there is any.
+  const std::uint8_t* padded(const std::uint8_t* stack, Buffer& image) const;
   /// One of `parts` of a convolution of one row.
   void layer_into(std::size_t layer, const std::byte* x, std::size_t part, std::size_t parts,
                   std::byte* y) const;
@@ -149,6 +139,9 @@ class NatureNetwork {
                 const HiddenStep* step);
   void gradients_of_group(std::size_t group, Scratch& scratch);
   void gradients_of_filters(ThreadPool& pool, const NatureWeights<float>& gradients);
+  /// The same by minimal filtering, of the kept rows from `begin` to `end`.
+  void gradients_of_rows(std::size_t begin, std::size_t end, Scratch& scratch);
+  void gradients_of_filters_in_tiles(ThreadPool& pool, const NatureWeights<float>& gradients);
   std::size_t numbers_nbytes(std::size_t count) const noexcept {
     return count * kernels_->number_nbytes;
   }
@@ -161,8 +154,9 @@ class NatureNetwork {
   const std::size_t features_;  // of a stack, that the hidden layer sees
 
   std::mutex mutex_;  // held by every public function that computes; guards all that follows
+  std::vector<TiledConvolution> tiled_;  // all three, or none
   std::array<Buffer, 3> by_depth_;
-  std::array<Buffer, 3> by_place_;  // none of the first, whose input needs no gradient
+  std::array<Buffer, 3> by_place_;  // none of the first, whose input needs no gradient, nor of tiled
   Buffer hidden_;                   // in numbers that are not floats
   std::vector<Scratch> scratch_;    // one a thread
   Scratch few_;                     // of all rows, where these are fewer than threads
