@@ -571,7 +571,9 @@ def breakdown_row(effort: Effort, count: int) -> Row:
     parts.watch(trainer.actor, "act", "acting: stacks and a forward pass")
     parts.watch(trainer.envs, "send", "environments: handing out actions")
     parts.watch(trainer.envs, "receive", "environments: emulation, or waiting for it")
-    parts.watch(trainer.learner, "update", "the update")
+    # What of it is left when the next is due, where it is computed beside the steps.
+    parts.watch(trainer, "_finish_learning", "the update")
+    parts.watch(trainer, "_update", "the update")
     parts.watch(trainer.staging, "prefetch", "drawing what to gather")
     wait = "waiting for a batch"
     parts.watch_entry(trainer.staging, "batch", wait)
@@ -664,7 +666,7 @@ def passes_row(effort: Effort, precision: str) -> Row:
     parts.watch(learner, "_loss", "the loss and its gradient")
     parts.watch(learner.optimizer, "step", "the optimizer")
     parts.watch(online, "refresh", "taking over the new weights")
-    assert learner._native_update is not None
+    assert learner.overlaps
     batches = [as_staged(batch) for batch in random_batches(16)]
     turns = harness.Turns()
     end = time.perf_counter() + effort.peer_seconds

@@ -199,6 +199,9 @@ class NatureNetwork(metaclass=_Published):
     def values_into(
         self, pool: ThreadPool, stacks: Sequence[NDArray[np.uint8]], out: NDArray[np.float32]
     ) -> None: ...
+    def actions_into(
+        self, pool: ThreadPool, stacks: Sequence[NDArray[np.uint8]], out: NDArray[np.int64]
+    ) -> None: ...
     def forward_into(
         self,
         pool: ThreadPool,
@@ -212,23 +215,6 @@ class NatureNetwork(metaclass=_Published):
         grad: NDArray[np.float32],
         gradients: Sequence[NDArray[np.float32]],
     ) -> None: ...
-    def update(
-        self,
-        pool: ThreadPool,
-        target: NatureNetwork,
-        batch: Sequence[NDArray[Any]],
-        gradients: Sequence[NDArray[np.float32]],
-        adam: AdamStep,
-        *,
-        double: bool,
-        huber: bool,
-        mean: bool,
-        learning_rate: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: float,
-    ) -> tuple[float, float]: ...
 
 class AdamStep(metaclass=_Published):
     def __init__(
@@ -250,6 +236,31 @@ class AdamStep(metaclass=_Published):
         epsilon: float,
         step: float,
     ) -> None: ...
+
+class NatureUpdate(metaclass=_Published):
+    def __init__(
+        self,
+        pool: ThreadPool,
+        online: NatureNetwork,
+        target: NatureNetwork,
+        batch: Sequence[NDArray[Any]],
+        *,
+        double: bool,
+        huber: bool,
+        mean: bool,
+    ) -> None: ...
+    def begin(self) -> None: ...
+    def finish(
+        self,
+        gradients: Sequence[NDArray[np.float32]],
+        adam: AdamStep,
+        *,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        step: float,
+    ) -> tuple[float, float]: ...
 
 def q_learning_into(
     q_tm1: NDArray[np.float32],

@@ -8,7 +8,6 @@ waits for nothing but the actions, which land in page-locked memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastdqn.graphs import replayed
-from fastdqn.lanes import Lane, copy_all, make_lane
+from fastdqn.lanes import Lane, copy_all
 
-__all__ = ["Actor", "Stacks"]
+__all__ = ["Actor", "GreedyPolicy", "Policy", "Stacks"]
+
+Policy = Callable[[], NDArray[np.int64]]
+"""The best actions [N] for the host stacks that it was made for, as they are when it is called; in
+memory that the next call overwrites."""
 
 
 class Stacks(Protocol):
@@ -35,28 +37,24 @@ class Stacks(Protocol):
 class Actor:
     """Chooses an action for each environment.
 
-    `values` is the network: [N, A] for stacks [N, stack, *frame_shape] on `device`. `stacks` is a
-    host tensor of that shape that the actor fills anew each time. With `reject_padding` it acts at
-    random where a stack would need padding.
+    `policy` is that of the stacks [N, stack, *frame_shape], a host tensor that the actor fills anew
+    each time. With `reject_padding` it acts at random where a stack would need padding.
     """
 
     def __init__(
         self,
-        values: Callable[[Tensor], Tensor],
+        policy: Policy,
         memory: Stacks,
         stacks: Tensor,
         *,
         num_actions: int,
-        device: torch.device,
         epsilon: Callable[[int], float],
         reject_padding: bool,
         generator: np.random.Generator,
     ) -> None:
         self._memory = memory
         self._stacks_array = stacks.numpy()
-        self._policy = GreedyPolicy(
-            values, stacks, make_lane(device), partial(replayed, device=device)
-        )
+        self._policy = policy
         self._num_actions = num_actions
         self._epsilon = epsilon
         self._reject_padding = reject_padding
@@ -78,7 +76,7 @@ class Actor:
 
 
 class GreedyPolicy:
-    """The best actions [N] int64 for host stacks, by a network on a lane's device.
+    """A policy by a network on a lane's device: `values` gives [N, A] for stacks there.
 
     Everything is queued for computing, behind the updates that were queued before: the actions are
     by their weights. The host waits for the actions alone, which it needs to go on.
@@ -101,7 +99,7 @@ class GreedyPolicy:
 
     @torch.no_grad()
     def __call__(self) -> NDArray[np.int64]:
-        """The actions, in memory that the next call overwrites."""
+        """See `Policy`."""
         (stacks, device_stacks), (device_actions, actions) = self._stacks, self._actions
         copy_all([stacks], [device_stacks])
         self._choose(device_stacks)

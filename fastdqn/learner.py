@@ -7,7 +7,7 @@ a tensor back to the host, so that on a GPU updates queue up behind one another.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from fastdqn.optimizers import Adam
 from fastdqn.passes import make_passes
 from fastdqn.q_learning import Metrics, QLearningLoss
 
-__all__ = ["Learner", "MetricMeans"]
+__all__ = ["Learner", "MetricMeans", "StartedUpdate"]
 
 
 class MetricMeans:
@@ -100,19 +100,16 @@ class Learner:
         self._loss = QLearningLoss(loss, loss_reduction)
         self._max_grad_norm = max_grad_norm
         self._target_tau = target_tau
-        # In one call, where nothing has to see all gradients before the step.
-        self._native_update: NativeUpdate | None = None
-        if (
+        # Where nothing has to see all gradients before the step.
+        self.overlaps = (
             isinstance(self._online, NativePasses)
             and isinstance(self._target, NativePasses)
             and isinstance(optimizer, Adam)
             and self._online.is_all_of(optimizer)
             and self._online.num_actions == num_actions
             and max_grad_norm is None
-        ):
-            self._native_update = NativeUpdate(
-                self._online, self._target, optimizer, self._loss, double=double
-            )
+        )
+        """Whether the C++ core does a whole update, which computes beside its caller."""
 
     @property
     def nbytes(self) -> int:
@@ -123,6 +120,11 @@ class Learner:
     def values(self, stacks: Tensor) -> Tensor:
         """[B, A] float32: the online network's values of stacks, to act by."""
         return self._online.values(self._online.inputs(stacks))
+
+    def core_policy(self, stacks: Tensor) -> Callable[[], NDArray[np.int64]] | None:
+        """The online network's greedy actions for host stacks that are filled anew, where the C++
+        core chooses them: see `NativePasses.policy`."""
+        return self._online.policy(stacks) if isinstance(self._online, NativePasses) else None
 
     def update(
         self,
@@ -135,8 +137,36 @@ class Learner:
         """One gradient step on a batch: states and next states [B, stack, *frame_shape], the rest
         [B]. Raises `ValueError` for other shapes, those of the network's head included.
         """
-        batch = (states, actions, rewards, discounts, next_states)
-        metrics = None if self._native_update is None else self._native_update(*batch)
+        return self._started((states, actions, rewards, discounts, next_states)).finish()
+
+    def begin_update(self, batch: Sequence[Tensor]) -> StartedUpdate:
+        """Begin what `update` does with a batch, which stays as it is until it is finished.
+
+        Until then no weight changes, so that the values to act by do not depend on how far it is.
+        """
+        update = self._started(batch)
+        if update.native is not None:
+            update.native.begin()
+        return update
+
+    def _started(self, batch: Sequence[Tensor]) -> StartedUpdate:
+        native = None
+        if self.overlaps:
+            assert isinstance(self._online, NativePasses)
+            assert isinstance(self._target, NativePasses)
+            assert isinstance(self.optimizer, Adam)
+            native = NativeUpdate(
+                self._online,
+                self._target,
+                self.optimizer,
+                self._loss,
+                double=self._double,
+                batch=batch,
+            )
+        return StartedUpdate(self, batch, native)
+
+    def _finish(self, batch: Sequence[Tensor], native: NativeUpdate | None) -> Metrics:
+        metrics = None if native is None else native.finish()
         if metrics is None:
             metrics = self._update_in_parts(*batch)
         if self._target_tau is not None:
@@ -218,6 +248,21 @@ class Learner:
 
     def _target_pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         return [*self.target.parameters()], [*self.online.parameters()]
+
+
+class StartedUpdate:
+    """An update that is to be finished: see `Learner.begin_update`."""
+
+    def __init__(
+        self, learner: Learner, batch: Sequence[Tensor], native: NativeUpdate | None
+    ) -> None:
+        self._learner = learner
+        self.batch = batch
+        self.native = native
+
+    def finish(self) -> Metrics:
+        """Move the weights. To be called once."""
+        return self._learner._finish(self.batch, self.native)
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

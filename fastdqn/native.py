@@ -1,4 +1,4 @@
-"""The Nature network in the C++ core: its passes, one call each, and a whole update in one call.
+"""The Nature network in the C++ core: its passes, one call each, and a whole update.
 
 Between PyTorch's operations one thread prepares the next call while the others wait, and every
 operation reads what the last one wrote through memory. Here nothing lies between the layers. What
@@ -7,17 +7,24 @@ is computed is what `ExplicitPasses` computes; sums are in another order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fastdqn._core import NatureNetwork
+from fastdqn._core import NatureNetwork, NatureUpdate, ThreadPool
 from fastdqn.inputs import Inputs
 from fastdqn.networks import ConvReLU, NatureCNN
 from fastdqn.optimizers import Adam
 from fastdqn.q_learning import Metrics, QLearningLoss
-from fastdqn.threads import compute_threads
+from fastdqn.threads import compute_threads, own_thread
 
 __all__ = ["NativePasses", "NativeUpdate"]
+
+MOST_ROWS_ALONE = 8
+"""Rows whose values are computed on the caller's thread where the others are busy."""
 
 
 class NativePasses:
@@ -44,6 +51,8 @@ class NativePasses:
         # What is never written takes no memory.
         self._grads = [torch.empty_like(weight) for weight in self._weights]
         self._grad_arrays = [_in_memory_order(grad).detach().numpy() for grad in self._grads]
+        self.busy = False
+        """Whether other threads compute with the network: values of few rows leave them alone."""
         self.refresh()
 
     @staticmethod
@@ -69,8 +78,25 @@ class NativePasses:
     def values(self, inputs: Inputs) -> Tensor:
         values = torch.empty(len(inputs), self.num_actions)
         arrays = [_in_memory_order(part).numpy() for part in inputs.parts]
-        self._network.values_into(compute_threads(), arrays, values.numpy())
+        self._network.values_into(self._threads_for(len(inputs)), arrays, values.numpy())
         return values
+
+    def policy(self, stacks: Tensor) -> Callable[[], NDArray[np.int64]]:
+        """The greedy actions [N] of the stacks [N, stack, height, width] that lie there at each
+        call, in memory that the next call overwrites."""
+        (in_order,) = self.inputs(stacks).parts
+        assert in_order.data_ptr() == stacks.data_ptr(), "not the memory that will be written"
+        arrays = [_in_memory_order(in_order).numpy()]
+        actions = np.empty(len(stacks), np.int64)
+
+        def choose() -> NDArray[np.int64]:
+            self._network.actions_into(self._threads_for(len(actions)), arrays, actions)
+            return actions
+
+        return choose
+
+    def _threads_for(self, rows: int) -> ThreadPool:
+        return own_thread() if self.busy and rows <= MOST_ROWS_ALONE else compute_threads()
 
     def forward(self, inputs: Inputs, learned: int) -> Tensor:
         values = torch.empty(len(inputs), self.num_actions)
@@ -92,10 +118,11 @@ class NativePasses:
 
 
 class NativeUpdate:
-    """A whole update in one call of the C++ core, by (double) Q-learning and Adam.
+    """A whole update by (double) Q-learning and Adam, by the C++ core: see `NatureUpdate`.
 
     Nothing waits between its parts, and most weights are moved while their gradient is still in a
     register, so that none is left in `weight.grad`. The numbers are those of the parts in turn.
+    The batch stays as it is until `finish`.
     """
 
     def __init__(
@@ -106,30 +133,16 @@ class NativeUpdate:
         loss: QLearningLoss,
         *,
         double: bool,
+        batch: Sequence[Tensor],
     ) -> None:
         self._online = online
-        self._target = target
         self._optimizer = optimizer
-        self._double = double
-        self._loss = loss
-
-    def __call__(
-        self,
-        states: Tensor,
-        actions: Tensor,
-        rewards: Tensor,
-        discounts: Tensor,
-        next_states: Tensor,
-    ) -> Metrics | None:
-        """Moves the online network's weights; None where the optimizer's state does not suit."""
-        online = self._online
+        states, actions, rewards, discounts, next_states = batch
         states, next_states = online.inputs(states, next_states).parts
-        step = self._optimizer.begin_core_step(online._grads)
-        if step is None:
-            return None
-        metrics = online._network.update(
+        self._update = NatureUpdate(
             compute_threads(),
-            self._target._network,
+            online._network,
+            target._network,
             (
                 _in_memory_order(states).numpy(),
                 actions.numpy(),
@@ -137,13 +150,24 @@ class NativeUpdate:
                 discounts.numpy(),
                 _in_memory_order(next_states).numpy(),
             ),
-            online._grad_arrays,
-            step.adam,
-            double=self._double,
-            huber=self._loss.huber,
-            mean=self._loss.mean,
-            **step.factors,
+            double=double,
+            huber=loss.huber,
+            mean=loss.mean,
         )
+
+    def begin(self) -> None:
+        """Have other threads begin, while the caller does something else."""
+        self._update.begin()
+        self._online.busy = True
+
+    def finish(self) -> Metrics | None:
+        """Move the online network's weights; None where the optimizer's state does not suit."""
+        online = self._online
+        online.busy = False
+        step = self._optimizer.begin_core_step(online._grads)
+        if step is None:
+            return None
+        metrics = self._update.finish(online._grad_arrays, step.adam, **step.factors)
         self._optimizer.count_step()  # an update that was refused is none
         return Metrics(*metrics)
 

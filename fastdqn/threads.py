@@ -12,7 +12,7 @@ import torch
 
 from fastdqn._core import ThreadPool
 
-__all__ = ["compute_threads"]
+__all__ = ["compute_threads", "own_thread"]
 
 
 def compute_threads() -> ThreadPool:
@@ -23,3 +23,9 @@ def compute_threads() -> ThreadPool:
 @lru_cache(maxsize=1)
 def _pool(threads: int) -> ThreadPool:
     return ThreadPool(threads)
+
+
+@lru_cache(maxsize=1)
+def own_thread() -> ThreadPool:
+    """The caller's thread alone, for what is computed while the others are busy."""
+    return ThreadPool(1)

@@ -13,14 +13,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastdqn.actor import Actor
+from fastdqn.actor import Actor, GreedyPolicy
 from fastdqn.agent import Agent
 from fastdqn.budget import check_fits, needs_of, with_sized_replay
 from fastdqn.checkpoint import load_agent
@@ -32,7 +33,7 @@ from fastdqn.errors import UserError
 from fastdqn.evaluator import make_evaluator
 from fastdqn.graphs import replayed
 from fastdqn.lanes import Lane, make_lane
-from fastdqn.learner import Learner, MetricMeans
+from fastdqn.learner import Learner, MetricMeans, StartedUpdate
 from fastdqn.machine import choose_device, exact_float32, resident_bytes
 from fastdqn.metrics import Counters, EpisodeTracker, Report
 from fastdqn.networks import build_network, empty_stacks
@@ -145,12 +146,18 @@ class Trainer:
         )
         self._epsilon = _epsilon_schedule(config)
         self._exploration = np.random.default_rng(action_seed)
+        stacks = empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned)
         self.actor = Actor(
-            self.learner.values,
+            self.learner.core_policy(stacks)
+            or GreedyPolicy(
+                self.learner.values,
+                stacks,
+                make_lane(self.device),
+                partial(replayed, device=self.device),
+            ),
             self.memory,
-            empty_stacks(config.num_envs, config.stack, shape, dtype, pinned=lane.pinned),
+            stacks,
             num_actions=self.envs.num_actions,
-            device=self.device,
             epsilon=self._epsilon,
             reject_padding=config.padding == "reject",
             generator=self._exploration,
@@ -172,6 +179,8 @@ class Trainer:
         self._reported = Counters()
         self._lapped = Counters()  # in this process, since when speeds are counted
         self._due: tuple[Due, ...] = ()
+        self._under_way: _UnderWay | None = None
+        self._to_go_on_with: tuple[tuple[Due, ...], list[Tensor]] | None = None
         self._begun = False
         self._between_steps = False
         self._looked_back = False  # on the steps so far, with a report and so on
@@ -235,6 +244,10 @@ class Trainer:
         torch.set_num_threads(config.threads or choose_threads())
         numbers = ExitStack()
         numbers.enter_context(exact_float32())
+        if self._to_go_on_with is not None:
+            due, batch = self._to_go_on_with
+            self._to_go_on_with = None
+            self._under_way = _UnderWay(due, self.learner.begin_update(batch), ExitStack())
         try:
             if not self._begun:
                 self._begin(envs.reset())
@@ -265,7 +278,8 @@ class Trainer:
 
                 # ... and learn, while they step: whatever the steps before made due. That order
                 # holds where nothing runs side by side too, so that the weights are the same. On a
-                # GPU it only queues work, which is done while the environments step in here.
+                # GPU it only queues work, which is done while the environments step in here; in the
+                # core the last update is only begun, and finished when more is due.
                 self._learn()
                 result = envs.receive()
                 counters.steps += config.num_envs
@@ -285,6 +299,8 @@ class Trainer:
                 if ended.size:
                     self._begin(envs.reset(ended), ended)
                 self._due = tuple(self.schedule.due(before, counters.steps))
+                if self._due:
+                    self._finish_learning()
                 self._between_steps = True
             # What follows belongs to the end of a run: one that goes on from here does it in turn.
             self._checkpoint()
@@ -293,8 +309,10 @@ class Trainer:
             goes_on = self.can_be_resumed and not self.budget.is_spent(counters, 0)
             if not goes_on:
                 self._evaluate_if_due()
+            self._finish_learning()
             self._prefetch()
             self._learn()
+            self._finish_learning()
             if self._evaluator.is_busy and not goes_on:
                 # Whoever does not want to wait for it can end the process: the model is there.
                 self.output.save(self.agent(), counters)
@@ -319,21 +337,56 @@ class Trainer:
             self.staging.prefetch(updates)
 
     def _learn(self) -> None:
-        """Do what is due. Updates draw from what the memory held when they became due."""
+        """Do what is due, or begin. Updates draw from what the memory held when they became due.
+
+        Where the learner computes beside its caller, what comes from the last update on is put off
+        until more is due: environments are acted in by the weights of before. When that is depends
+        on the steps alone.
+        """
         if not self._due:
             return
-        began, waited = time.perf_counter(), self.staging.wait_seconds
-        for due in self._due:
-            if due is Due.UPDATE:
-                with self.staging.batch() as batch:
+        with self._learning():
+            due, self._due = self._due, ()
+            updates = due.count(Due.UPDATE)
+            for number, each in enumerate(due):
+                if each is Due.TARGET_COPY:
+                    self._copy_target()
+                    continue
+                updates -= 1
+                slot = ExitStack()
+                batch = slot.enter_context(self.staging.batch())
+                if updates == 0 and self.learner.overlaps:
+                    self._under_way = _UnderWay(
+                        due[number:], self.learner.begin_update(batch), slot
+                    )
+                    break
+                with slot:
                     self._update(*batch)
                 self.counters.updates += 1
-            else:
-                self.learner.copy_target()
-                self.counters.target_copies += 1
-        self._due = ()
+
+    def _finish_learning(self) -> None:
+        """Do what was put off."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return
+        with self._learning():
+            with under_way.slot:
+                self._means.add(under_way.update.finish())
+            self.counters.updates += 1
+            for _ in under_way.due[1:]:
+                self._copy_target()
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Take the time."""
+        began, waited = time.perf_counter(), self.staging.wait_seconds
+        yield
         self._learning_seconds += time.perf_counter() - began
         self._waited_seconds += self.staging.wait_seconds - waited
+
+    def _copy_target(self) -> None:
+        self.learner.copy_target()
+        self.counters.target_copies += 1
 
     def _evaluate_if_due(self) -> None:
         period = self.config.evaluation_period_steps
@@ -379,6 +432,7 @@ class Trainer:
             "looked_back": self._looked_back,
             "evaluations": self._evaluator.save_state(),
             "due": [due.name for due in self._due],
+            "under_way": None if self._under_way is None else self._under_way.save_state(),
             "exploration": self._exploration.bit_generator.state,
             "games": self._games.save_state(),
             "means": self._means.save_state(),
@@ -400,6 +454,9 @@ class Trainer:
         self._looked_back = state["looked_back"]
         self._evaluator.load_state(state["evaluations"])
         self._due = tuple(Due[name] for name in state["due"])
+        if (under_way := state.get("under_way")) is not None:
+            batch = [torch.from_numpy(np.array(part)) for part in under_way["batch"]]
+            self._to_go_on_with = tuple(Due[name] for name in under_way["due"]), batch
         self._exploration.bit_generator.state = state["exploration"]
         self._means.load_state(state["means"])
         self._clock = _Clock(state["seconds"])
@@ -509,12 +566,33 @@ class Trainer:
             if self.config.replay_dir is not None:  # a script may want it whole
                 last_to_first.callback(self.memory.close)
             last_to_first.callback(self.staging.close)
+            last_to_first.callback(self._let_go)
             if self.counters != self._reported:
                 last_to_first.callback(self._report)
             if self._between_steps:
                 last_to_first.callback(self._checkpoint)
             # First of all the model: a full disk may have room for it and for no further log.
             last_to_first.callback(lambda: self.output.save(self.agent(), self.counters))
+
+    def _let_go(self) -> None:
+        """Forget an update that is under way, when nothing computes it any more."""
+        self._under_way = None
+
+
+class _UnderWay(NamedTuple):
+    """An update that has been begun, and what is due with it and after it."""
+
+    due: tuple[Due, ...]
+    update: StartedUpdate
+    slot: ExitStack
+    """Holds the batch's memory."""
+
+    def save_state(self) -> dict[str, Any]:
+        """The batch: the memory may have lost it by now. No weight has changed yet."""
+        return {
+            "due": [due.name for due in self.due],
+            "batch": [part.numpy().copy() for part in self.update.batch],
+        }
 
 
 class Budget:

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastdqn.actor import Actor
+from fastdqn.actor import Actor, GreedyPolicy
+from fastdqn.lanes import make_lane
 from fastdqn.networks import empty_stacks
 
 
@@ -36,12 +37,12 @@ class Pick(nn.Module):
 
 
 def make_actor(memory: FakeMemory, epsilon: Any, reject_padding: bool = False) -> Actor:
+    stacks = empty_stacks(len(memory.padded), 1, (1,), np.float32)
     return Actor(
-        Pick(),
+        GreedyPolicy(Pick(), stacks, make_lane(torch.device("cpu")), lambda choose: choose),
         memory,
-        empty_stacks(len(memory.padded), 1, (1,), np.float32),
+        stacks,
         num_actions=7,
-        device=torch.device("cpu"),
         epsilon=epsilon,
         reject_padding=reject_padding,
         generator=np.random.default_rng(0),

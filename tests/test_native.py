@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastdqn._core import AdamStep, NatureNetwork, ThreadPool
+from fastdqn._core import AdamStep, NatureNetwork, NatureUpdate, ThreadPool
 from fastdqn.config import Config
 from fastdqn.learner import Learner
 from fastdqn.native import NativePasses
@@ -263,8 +264,8 @@ def test_an_update_in_one_is_its_parts_to_the_last_bit(
     dtype: torch.dtype, rows: int, settings: dict[str, Any]
 ) -> None:
     at_once, in_parts = learner_of(dtype, **settings), learner_of(dtype, **settings)
-    assert at_once._native_update is not None
-    in_parts._native_update = None
+    assert at_once.overlaps
+    in_parts.overlaps = False
     generator = torch.Generator().manual_seed(rows)
     x = stacks(2 * rows, make_network())
     for _ in range(4):
@@ -294,6 +295,47 @@ def test_not_a_bit_of_an_update_depends_on_the_number_of_threads(dtype: torch.dt
         results.append(state_of(learner, x))
     for others in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_an_update_beside_its_caller_is_the_same_to_the_last_bit(
+    dtype: torch.dtype, threads: int
+) -> None:
+    """However far it is when it is finished; two of them share the threads without harm. Nothing
+    changes before, whoever looks meanwhile."""
+    torch.set_num_threads(threads)
+    at_once, beside, other = (learner_of(dtype) for _ in range(3))
+    x = stacks(64, at_once.online)
+    policy = beside.core_policy(x[:3])
+    assert policy is not None
+    for round_ in range(6):
+        batch = (x[:32], torch.arange(32) % 6, torch.ones(32), torch.ones(32), x[32:])
+        before, few, actions = beside.values(x), beside.values(x[:3]), policy().copy()
+        started = beside.begin_update(batch)
+        others = other.begin_update(batch)
+        time.sleep(round_ * 1e-3)
+        assert torch.equal(beside.values(x), before)
+        assert torch.equal(beside.values(x[:3]), few)
+        assert actions.tolist() == policy().tolist() == few.argmax(1).tolist()
+        assert started.finish() == at_once.update(*batch) == others.finish()
+        x = x.flip(0)
+        policy = beside.core_policy(x[:3])
+        assert policy is not None
+    for learner in (beside, other):
+        pairs = zip(state_of(at_once, x), state_of(learner, x), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_an_update_that_is_never_finished_is_none() -> None:
+    learner = learner_of(torch.float32)
+    x = stacks(20, learner.online)
+    before = state_of(learner, x)
+    batch = (x[:10], torch.zeros(10, dtype=torch.int64), torch.ones(10), torch.ones(10), x[10:])
+    started = learner.begin_update(batch)
+    del started
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(learner, x), strict=True))
+    learner.update(*batch)
 
 
 def test_an_update_that_is_refused_leaves_all_as_it_was() -> None:
@@ -326,8 +368,8 @@ def test_two_learners_share_nothing_of_the_state_that_they_go_on_from() -> None:
 
 
 def test_where_all_gradients_must_be_seen_first_there_is_no_update_in_one() -> None:
-    assert learner_of(torch.float32, max_grad_norm=10.0)._native_update is None
-    assert learner_of(torch.float32, num_actions=5)._native_update is None
+    assert not learner_of(torch.float32, max_grad_norm=10.0).overlaps
+    assert not learner_of(torch.float32, num_actions=5).overlaps
     network = make_network()
     optimizers = [
         torch.optim.SGD(network.parameters(), lr=0.1),
@@ -344,7 +386,7 @@ def test_where_all_gradients_must_be_seen_first_there_is_no_update_in_one() -> N
             max_grad_norm=None,
             target_tau=None,
         )
-        assert learner._native_update is None
+        assert not learner.overlaps
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -411,7 +453,7 @@ def test_wrong_arguments_are_refused() -> None:
     step = AdamStep(*[arrays] * 4)
 
     def update(batch: Any, adam: AdamStep = step) -> None:
-        core.update(pool, core, batch, arrays, adam, **rule, **factors)  # type: ignore[arg-type]
+        NatureUpdate(pool, core, core, batch, **rule).finish(arrays, adam, **factors)
 
     with pytest.raises(IndexError, match="action 6 of row 1; expected 0 to 5"):
         update([frames, np.array([5, 6]), *batch[2:]])

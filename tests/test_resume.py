@@ -211,9 +211,9 @@ def test_evaluations_in_between_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
-@pytest.mark.parametrize("stops", [(251,), (100, 300, 301, 430)])
+@pytest.mark.parametrize("stops", [(251,), (100, 300, 304, 305, 430)])
 def test_stopped_anywhere(stops: tuple[int, ...], tmp_path: Path) -> None:
-    """Before learning, in its midst, after one step, with updates due."""
+    """Before learning, in its midst, with updates due, after one step, with updates under way."""
     settings = {"steps": 500, "num_envs": 1}
     straight = finish(Trainer(breakout(tmp_path / "straight", **settings)))
     run = finish(Trainer(breakout(tmp_path / "parts", **settings)), until=stops[0])

@@ -190,6 +190,15 @@ void values_into(Published& published, ThreadPool& pool, const py::sequence& val
   published.network.values_into(pool, stacks, to);
 }
 
+void actions_into(Published& published, ThreadPool& pool, const py::sequence& values,
+                  py::handle out) {
+  const std::vector<Stacks> stacks = stacks_argument(published.network, values);
+  auto* to = numbers<std::int64_t>(out, "out",
+                                   {static_cast<py::ssize_t>(count_rows(stacks))});
+  const NoGil no_gil;
+  published.network.actions_into(pool, stacks, to);
+}
+
 void forward_into(Published& published, ThreadPool& pool, const py::sequence& values,
                   py::handle learned, py::handle out) {
   const std::vector<Stacks> stacks = stacks_argument(published.network, values);
@@ -285,40 +294,61 @@ class AdamArguments {
   std::vector<AdamArrays> arrays_;
 };
 
-py::tuple update(Published& online, ThreadPool& pool, Published& target, const py::sequence& batch,
-                 const py::sequence& gradients, const AdamArguments& adam, bool double_learning,
-                 bool huber, bool mean, double learning_rate, double beta1, double beta2,
-                 double epsilon, double step) {
-  if (batch.size() != 5) throw py::value_error("batch is not of five arrays");
-  if (online.shapes != target.shapes) {
-    throw py::value_error("the two networks are not of one form");
+/// An update and what keeps its memory alive.
+class PublishedUpdate {
+ public:
+  PublishedUpdate(py::object pool, py::object online, py::object target, const py::sequence& batch,
+                  bool double_learning, bool huber, bool mean)
+      : kept_{pool, online, target},
+        online_(online.cast<Published&>()),
+        update_(pool.cast<ThreadPool&>(), online_.network, target.cast<Published&>().network,
+                transitions(online_, target.cast<Published&>(), batch),
+                {double_learning, {huber, mean}}) {
+    for (const py::handle array : batch) kept_.push_back(py::reinterpret_borrow<py::object>(array));
+    online_.learned = py::make_tuple(batch[0], batch[4]);
   }
-  const py::sequence stacks = py::make_tuple(batch[0], batch[4]);
-  const std::vector<Stacks> checked_stacks = stacks_argument(online.network, stacks);
-  const Shape rows{static_cast<py::ssize_t>(checked_stacks[0].rows)};
-  if (rows[0] == 0 || checked_stacks[1].rows != checked_stacks[0].rows) {
-    throw py::value_error("states has " + std::to_string(rows[0]) + " rows and next_states " +
-                          std::to_string(checked_stacks[1].rows) + "; expected as many, and some");
+
+  void begin() { update_.begin(); }
+
+  py::tuple finish(const py::sequence& gradients, const AdamArguments& adam, double learning_rate,
+                   double beta1, double beta2, double epsilon, double step) {
+    const NatureWeights<float> to = gradients_argument(online_, gradients);
+    const AdamFactors by = AdamArguments::factors(learning_rate, beta1, beta2, epsilon, step);
+    QLearningResult result;
+    {
+      const NoGil no_gil;
+      result = update_.finish(to, adam.arrays(), by);
+    }
+    return py::make_tuple(result.loss, result.mean_q);
   }
-  const auto data = [&](std::size_t k, const char* name, auto number) {
-    using Number = decltype(number);
-    return static_cast<const Number*>(
-        checked<Number>(py::object(batch[k]), name, &rows, false).data());
-  };
-  const Transitions transitions{checked_stacks[0], checked_stacks[1],
-                                data(1, "actions", std::int64_t{}), data(2, "rewards", float{}),
-                                data(3, "discounts", float{})};
-  const NatureWeights<float> to = gradients_argument(online, gradients);
-  const AdamFactors by = AdamArguments::factors(learning_rate, beta1, beta2, epsilon, step);
-  online.learned = stacks;
-  QLearningResult result;
-  {
-    const NoGil no_gil;
-    result = nature_update(pool, online.network, target.network, transitions,
-                           {double_learning, {huber, mean}}, to, adam.arrays(), by);
+
+ private:
+  static Transitions transitions(const Published& online, const Published& target,
+                                 const py::sequence& batch) {
+    if (batch.size() != 5) throw py::value_error("batch is not of five arrays");
+    if (online.shapes != target.shapes) {
+      throw py::value_error("the two networks are not of one form");
+    }
+    const std::vector<Stacks> stacks =
+        stacks_argument(online.network, py::make_tuple(batch[0], batch[4]));
+    const Shape rows{static_cast<py::ssize_t>(stacks[0].rows)};
+    if (rows[0] == 0 || stacks[1].rows != stacks[0].rows) {
+      throw py::value_error("states has " + std::to_string(rows[0]) + " rows and next_states " +
+                            std::to_string(stacks[1].rows) + "; expected as many, and some");
+    }
+    const auto data = [&](std::size_t k, const char* name, auto number) {
+      using Number = decltype(number);
+      return static_cast<const Number*>(
+          checked<Number>(py::object(batch[k]), name, &rows, false).data());
+    };
+    return {stacks[0], stacks[1], data(1, "actions", std::int64_t{}), data(2, "rewards", float{}),
+            data(3, "discounts", float{})};
   }
-  return py::make_tuple(result.loss, result.mean_q);
-}
+
+  std::vector<py::object> kept_;
+  Published& online_;
+  NatureUpdate update_;
+};
 
 py::tuple q_learning(py::handle q_tm1, py::handle a_tm1, py::handle r_t, py::handle discount_t,
                      py::handle q_t_value, py::handle q_t_selector, py::handle grad, bool huber,
@@ -416,12 +446,17 @@ Take over the weights: before anything else, and whenever they have changed.)")
 --
 
 Values of a sequence of stacks, one behind the other, to out [rows, actions] float32.)")
+      .def("actions_into", &actions_into, py::arg("pool"), py::arg("stacks"), py::arg("out"),
+           R"(actions_into(self, pool, stacks, out)
+--
+
+The actions of the largest values, of equal ones the first, to out [rows] int64.)")
       .def("forward_into", &forward_into, py::arg("pool"), py::arg("stacks"), py::arg("learned"),
            py::arg("out"),
            R"(forward_into(self, pool, stacks, learned, out)
 --
 
-The same, keeping what backward_into needs of the first `learned` rows. The stacks are kept alive
+The same as values_into, keeping what backward_into needs of the first `learned` rows. The stacks are kept alive
 and have to stay as they are until then.)")
       .def("backward_into", &backward_into, py::arg("pool"), py::arg("grad"),
            py::arg("gradients"),
@@ -429,24 +464,7 @@ and have to stay as they are until then.)")
 --
 
 From the gradient [learned, actions] of the kept rows' values those of all weights, into arrays of
-the weights' shapes. RuntimeError where nothing is kept.)")
-      .def("update", &update, py::arg("pool"), py::arg("target"), py::arg("batch"),
-           py::arg("gradients"), py::arg("adam"), py::kw_only(), py::arg("double"),
-           py::arg("huber"), py::arg("mean"), py::arg("learning_rate"), py::arg("beta1"),
-           py::arg("beta2"), py::arg("epsilon"), py::arg("step"),
-           R"(update(self, pool, target, batch, gradients, adam, *, double, huber, mean, learning_rate, beta1, beta2, epsilon, step)
---
-
-A whole update: the target network's values, forward_into, q_learning_into, backward_into, the step
-of `adam`, an AdamStep of the weights and these gradients, and refresh. The numbers are the same;
-the hidden layer's gradient is written nowhere. Returns the loss and the mean of the taken actions'
-values.
-
-batch   states, actions, rewards, discounts, next_states: uint8 [rows, height, width, stack], int64
-        and float32 [rows]
-double  whether this network chooses the next states' actions, the target network's values they are
-
-ValueError where `target` or `adam` is of other arrays, IndexError for an action that there is not.)");
+the weights' shapes. RuntimeError where nothing is kept.)");
 
   py::class_<AdamArguments>(module, "AdamStep",
                             R"(Adam's step on arrays that the caller owns, which are kept alive.
@@ -469,6 +487,42 @@ See the class.)")
 --
 
 Move every weight; `step` counts from 1.)");
+
+  py::class_<PublishedUpdate>(module, "NatureUpdate",
+                              R"(A whole update of a NatureNetwork by (double) Q-learning and Adam.
+
+The target network's values, forward_into, q_learning_into, backward_into, the step of `adam` and
+refresh, in one; the numbers are the same, and the hidden layer's gradient is written nowhere.
+Arrays are kept alive, and have to stay as they are until the update is finished or gone.
+
+online  is moved; target is a network of the same form
+batch   states, actions, rewards, discounts, next_states: uint8 [rows, height, width, stack], int64
+        and float32 [rows]
+double  whether `online` chooses the next states' actions, the target network's values they are
+
+huber or squares; mean over the rows, or the sum. ValueError where the arrays do not suit.)")
+      .def(py::init<py::object, py::object, py::object, const py::sequence&, bool, bool, bool>(),
+           py::arg("pool"), py::arg("online"), py::arg("target"), py::arg("batch"), py::kw_only(),
+           py::arg("double"), py::arg("huber"), py::arg("mean"),
+           R"(__init__(self, pool, online, target, batch, *, double, huber, mean)
+--
+
+See the class.)")
+      .def("begin", &PublishedUpdate::begin,
+           R"(begin(self)
+--
+
+Have the pool's own threads compute what needs no weight to be written, while the caller does
+something else, as having values of `online`. Without it `finish` does all of it.)")
+      .def("finish", &PublishedUpdate::finish, py::arg("gradients"), py::arg("adam"),
+           py::kw_only(), py::arg("learning_rate"), py::arg("beta1"), py::arg("beta2"),
+           py::arg("epsilon"), py::arg("step"),
+           R"(finish(self, gradients, adam, *, learning_rate, beta1, beta2, epsilon, step)
+--
+
+Move the weights, by `adam`, an AdamStep of the weights and these gradients. Returns the loss and
+the mean of the taken actions' values. To be called once. ValueError where `adam` is of other arrays,
+IndexError for an action that there is not.)");
 
   module.def("q_learning_into", &q_learning, py::arg("q_tm1"), py::arg("a_tm1"), py::arg("r_t"),
              py::arg("discount_t"), py::arg("q_t_value"), py::arg("q_t_selector"),

@@ -130,7 +130,7 @@ const void* NatureNetwork::hidden_weights() const noexcept {
 }
 
 void NatureNetwork::refresh(ThreadPool& pool) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock exclusive(weights_mutex_);
   take_over(pool, true);
 }
 
@@ -181,13 +181,31 @@ void NatureNetwork::take_over(ThreadPool& pool, bool hidden_too) {
 }
 
 void NatureNetwork::values_into(ThreadPool& pool, std::span<const Stacks> stacks, float* values) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(values_mutex_);
+  const std::shared_lock shared(weights_mutex_);
   compute(pool, stacks, 0, valued_, values);
+}
+
+void NatureNetwork::actions_into(ThreadPool& pool, std::span<const Stacks> stacks,
+                                 std::int64_t* actions) {
+  const std::lock_guard lock(values_mutex_);
+  std::size_t rows = 0;
+  for (const Stacks& part : stacks) rows += part.rows;
+  values_.resize(rows * shape_.num_actions);
+  {
+    const std::shared_lock shared(weights_mutex_);
+    compute(pool, stacks, 0, valued_, values_.data());
+  }
+  const float* row = values_.data();
+  for (std::size_t i = 0; i < rows; ++i, row += shape_.num_actions) {
+    actions[i] = std::max_element(row, row + shape_.num_actions) - row;
+  }
 }
 
 void NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
                                  std::size_t learned, float* values) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(learning_mutex_);
+  const std::shared_lock shared(weights_mutex_);
   learned_ = 0;
   for (std::size_t layer = 0; layer < 2; ++layer) {
     kept_[layer].reserve(numbers_nbytes(learned * convolutions_[layer].outputs()));
@@ -231,10 +249,10 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
 }
 
 void NatureNetwork::convolve_many(ThreadPool& pool, std::size_t learned, Rows& rows) {
-  scratch_.resize(std::max(scratch_.size(), pool.threads()));
-  for (Scratch& scratch : scratch_) reserve_for_rows(scratch, 1);
+  rows.scratch.resize(std::max(rows.scratch.size(), pool.threads()));
+  for (Scratch& scratch : rows.scratch) reserve_for_rows(scratch, 1);
   pool.run(rows.stacks.size(), [&](std::size_t row, std::size_t thread) {
-    Scratch& scratch = scratch_[thread];
+    Scratch& scratch = rows.scratch[thread];
     const bool keep = row < learned;
     const auto place = [&](std::size_t layer, Buffer& buffer) {
       const std::size_t nbytes = numbers_nbytes(row * convolutions_[layer].outputs());
@@ -250,15 +268,15 @@ void NatureNetwork::convolve_many(ThreadPool& pool, std::size_t learned, Rows& r
 }
 
 void NatureNetwork::convolve_in_tiles(ThreadPool& pool, std::size_t learned, Rows& rows) {
-  scratch_.resize(std::max(scratch_.size(), pool.threads()));
-  for (Scratch& scratch : scratch_) {
+  rows.scratch.resize(std::max(rows.scratch.size(), pool.threads()));
+  for (Scratch& scratch : rows.scratch) {
     reserve_for_rows(scratch, kTiledRows);
     for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
   }
   const std::size_t count = rows.stacks.size();
   const std::size_t groups = tiled_groups(count, pool.threads());
   pool.run(groups, [&](std::size_t group, std::size_t thread) {
-    Scratch& scratch = scratch_[thread];
+    Scratch& scratch = rows.scratch[thread];
     const std::size_t begin = part_begin(group, groups, count);
     const std::size_t size = part_begin(group + 1, groups, count) - begin;
     std::array<std::array<float*, kTiledRows>, 3> y;
@@ -287,12 +305,12 @@ void NatureNetwork::convolve_in_tiles(ThreadPool& pool, std::size_t learned, Row
 void NatureNetwork::convolve_few(ThreadPool& pool, Rows& rows) {
   const std::size_t count = rows.stacks.size();
   const std::size_t parts = ceil_divide(pool.threads(), count);
-  reserve_for_rows(few_, count);
+  reserve_for_rows(rows.few, count);
   pool.alert();
   pool.run(count, [&](std::size_t row, std::size_t) {
-    image_into(rows.stacks[row], few_.image.at(row * numbers_nbytes(convolutions_[0].inputs())));
+    image_into(rows.stacks[row], rows.few.image.at(row * numbers_nbytes(convolutions_[0].inputs())));
   });
-  const std::array<const Buffer*, 4> places{&few_.image, &few_.first, &few_.second, &rows.third};
+  const std::array<const Buffer*, 4> places{&rows.few.image, &rows.few.first, &rows.few.second, &rows.third};
   for (std::size_t layer = 0; layer < 3; ++layer) {
     const Convolution& shape = convolutions_[layer];
     pool.run(count * parts, [&](std::size_t item, std::size_t) {
@@ -337,14 +355,16 @@ void NatureNetwork::layer_into(std::size_t layer, const std::byte* x, std::size_
 
 void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,
                                   const NatureWeights<float>& gradients) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(learning_mutex_);
+  const std::shared_lock shared(weights_mutex_);
   backward(pool, grad, gradients, nullptr);
 }
 
 void NatureNetwork::step(ThreadPool& pool, const float* grad,
                          const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
                          const AdamFactors& factors) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(learning_mutex_);
+  const std::unique_lock exclusive(weights_mutex_);
   const NatureSizes size = sizes();
   const auto check = [&](std::size_t k, const float* weights, const float* own_gradients,
                          std::size_t count) {
@@ -387,8 +407,8 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
   std::size_t channels = 0;
   for (const Convolution& shape : convolutions_) channels += shape.out_channels;
   grad_biases_.reserve(groups * channels * sizeof(float));
-  scratch_.resize(std::max(scratch_.size(), pool.threads()));
-  for (Scratch& scratch : scratch_) {
+  rows_.scratch.resize(std::max(rows_.scratch.size(), pool.threads()));
+  for (Scratch& scratch : rows_.scratch) {
     scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
     scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
     scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
@@ -436,10 +456,10 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
     const std::size_t piece = part_begin(item, items, pieces);
     if (part_begin(item + 1, items, pieces) != piece) {
       if (tiled_.empty()) {
-        gradients_of_group(piece, scratch_[thread]);
+        gradients_of_group(piece, rows_.scratch[thread]);
       } else {
         gradients_of_rows(part_begin(piece, pieces, learned_),
-                          part_begin(piece + 1, pieces, learned_), scratch_[thread]);
+                          part_begin(piece + 1, pieces, learned_), rows_.scratch[thread]);
       }
       return;
     }
@@ -558,7 +578,7 @@ void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
   pool.run(items, [&](std::size_t item, std::size_t thread) {
     std::size_t layer = 0;
     while (item >= parts[layer]) item -= parts[layer++];
-    Scratch& scratch = scratch_[thread];
+    Scratch& scratch = rows_.scratch[thread];
     const auto at = [&](const Buffer& buffer, std::size_t of_layer) {
       return [&, of_layer](std::size_t row) -> const float* {
         return buffer.at<float>(numbers_nbytes(row * convolutions_[of_layer].outputs()));
@@ -595,8 +615,8 @@ void NatureNetwork::gradients_of_filters(ThreadPool& pool, const NatureWeights<f
         kernels_->image_units_into(
             rows_.stacks[row], numbers == 2 && row + 1 < learned_ ? rows_.stacks[row + 1] : nullptr,
             shape_.height, shape_.width * shape_.stack, shape_.first_padding, shape_.stack,
-            scratch_[thread].image.at(0));
-        x = scratch_[thread].image.at(0);
+            rows_.scratch[thread].image.at(0));
+        x = rows_.scratch[thread].image.at(0);
       } else {
         const Buffer& from = numbers == 2 ? in_units_[layer - 1] : kept_[layer - 1];
         x = from.at(group * shape.inputs() * sizeof(float));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -57,8 +58,9 @@ struct Stacks {
 /// whether there are enough for minimal filtering: fewer than kFewRows that nothing is learned from
 /// are computed another way, which rounds otherwise.
 ///
-/// Thread-safe, but a `backward_into` belongs to the last `forward_into`, and stacks and weights have
-/// to stay as they are in between.
+/// Thread-safe, and values can be had while another thread computes, but for the time in which weights
+/// are written. A `backward_into` or `step` belongs to the last `forward_into`, and stacks and weights
+/// have to stay as they are in between.
 class NatureNetwork {
  public:
   static constexpr std::size_t kHiddenUnits = 512;
@@ -84,7 +86,10 @@ class NatureNetwork {
   /// [rows, num_actions], of all stacks one behind the other.
   void values_into(ThreadPool& pool, std::span<const Stacks> stacks, float* values);
 
-  /// The same, keeping what `backward` needs of the first `learned` rows. The stacks have to stay.
+  /// The action of the largest value of each row; of equal ones the first.
+  void actions_into(ThreadPool& pool, std::span<const Stacks> stacks, std::int64_t* actions);
+
+  /// The same as values_into, keeping what `backward` needs of the first `learned` rows. The stacks have to stay.
   void forward_into(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
                     float* values);
 
@@ -101,16 +106,18 @@ class NatureNetwork {
 
  private:
   using Buffer = AlignedBuffer;
-  /// What the convolutions have made of a batch.
-  struct Rows {
-    std::vector<const std::uint8_t*> stacks;
-    Buffer third;  // numbers [rows, features]
-    Buffer units;  // floats [rows, 512], of the hidden layer
-  };
   /// What a thread works with.
   struct Scratch {
     Buffer image, first, second, sums, grad;
     TiledConvolution::Scratch tiles;
+  };
+  /// What the network makes of a batch, and where.
+  struct Rows {
+    std::vector<const std::uint8_t*> stacks;
+    Buffer third;                   // numbers [rows, features]
+    Buffer units;                   // floats [rows, 512], of the hidden layer
+    std::vector<Scratch> scratch;   // one a thread
+    Scratch few;                    // of all rows, where these are fewer than threads
   };
 
   void compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned, Rows& rows,
@@ -153,15 +160,17 @@ class NatureNetwork {
   std::array<Convolution, 3> convolutions_;
   const std::size_t features_;  // of a stack, that the hidden layer sees
 
-  std::mutex mutex_;  // held by every public function that computes; guards all that follows
+  std::shared_mutex weights_mutex_;  // guards the weights and what follows up to the next mutex
   std::vector<TiledConvolution> tiled_;  // all three, or none
   std::array<Buffer, 3> by_depth_;
   std::array<Buffer, 3> by_place_;  // none of the first, whose input needs no gradient, nor of tiled
   Buffer hidden_;                   // in numbers that are not floats
-  std::vector<Scratch> scratch_;    // one a thread
-  Scratch few_;                     // of all rows, where these are fewer than threads
-  Rows valued_;
 
+  std::mutex values_mutex_;  // guards the next, and is taken before weights_mutex_
+  Rows valued_;
+  std::vector<float> values_;  // that actions are chosen by
+
+  std::mutex learning_mutex_;  // guards all that follows, and is taken before weights_mutex_
   // What is kept for the backward pass, and what that adds.
   std::size_t learned_ = 0;
   Rows rows_;

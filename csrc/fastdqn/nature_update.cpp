@@ -1,38 +1,67 @@
 #include "fastdqn/nature_update.hpp"
 
 #include <array>
-#include <vector>
+#include <stdexcept>
 
 namespace fastdqn {
 
-QLearningResult nature_update(ThreadPool& pool, NatureNetwork& online, NatureNetwork& target,
-                              const Transitions& batch, const UpdateRule& rule,
-                              const NatureWeights<float>& gradients,
-                              std::span<const AdamArrays> adam, const AdamFactors& factors) {
-  const std::size_t rows = batch.states.rows;
-  const std::size_t actions = online.shape().num_actions;
-  std::vector<float> target_values(rows * actions), values(2 * rows * actions),
-      grad(rows * actions);
-  target.values_into(pool, std::array{batch.next_states}, target_values.data());
-  // With double learning the online network sees both, side by side.
-  const std::array stacks{batch.states, batch.next_states};
-  online.forward_into(pool, std::span(stacks).first(rule.double_learning ? 2 : 1), rows,
-                      values.data());
-  const QLearningResult result = q_learning_into(
-      {
-          .rows = rows,
-          .num_actions = actions,
-          .q_tm1 = values.data(),
-          .a_tm1 = batch.actions,
-          .r_t = batch.rewards,
-          .discount_t = batch.discounts,
-          .q_t_value = target_values.data(),
-          .q_t_selector =
-              rule.double_learning ? values.data() + rows * actions : target_values.data(),
-      },
-      rule.loss, grad.data());
-  online.step(pool, grad.data(), gradients, adam, factors);
-  return result;
+NatureUpdate::NatureUpdate(ThreadPool& pool, NatureNetwork& online, NatureNetwork& target,
+                           const Transitions& batch, const UpdateRule& rule)
+    : pool_(pool), online_(online), target_(target), batch_(batch), rule_(rule) {}
+
+NatureUpdate::~NatureUpdate() { wait(); }
+
+void NatureUpdate::begin() {
+  begun_ = pool_.start([](void* update) { static_cast<NatureUpdate*>(update)->compute(); }, this);
+}
+
+void NatureUpdate::wait() {
+  if (begun_) pool_.join();
+  begun_ = false;
+}
+
+void NatureUpdate::compute() noexcept {
+  try {
+    const std::size_t rows = batch_.states.rows;
+    const std::size_t actions = online_.shape().num_actions;
+    std::vector<float> target_values(rows * actions), values(2 * rows * actions);
+    grad_.resize(rows * actions);
+    target_.values_into(pool_, std::array{batch_.next_states}, target_values.data());
+    // With double learning the online network sees both, side by side.
+    const std::array stacks{batch_.states, batch_.next_states};
+    online_.forward_into(pool_, std::span(stacks).first(rule_.double_learning ? 2 : 1), rows,
+                         values.data());
+    result_ = q_learning_into(
+        {
+            .rows = rows,
+            .num_actions = actions,
+            .q_tm1 = values.data(),
+            .a_tm1 = batch_.actions,
+            .r_t = batch_.rewards,
+            .discount_t = batch_.discounts,
+            .q_t_value = target_values.data(),
+            .q_t_selector =
+                rule_.double_learning ? values.data() + rows * actions : target_values.data(),
+        },
+        rule_.loss, grad_.data());
+    computed_ = true;
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+QLearningResult NatureUpdate::finish(const NatureWeights<float>& gradients,
+                                     std::span<const AdamArrays> adam,
+                                     const AdamFactors& factors) {
+  if (begun_) {
+    wait();
+  } else {
+    compute();
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  if (!computed_) throw std::logic_error("the update was begun before this process was forked");
+  online_.step(pool_, grad_.data(), gradients, adam, factors);
+  return result_;
 }
 
 }  // namespace fastdqn

@@ -2,7 +2,9 @@
 // A whole update of a Nature network by double Q-learning and Adam, from one batch of transitions.
 
 #include <cstdint>
+#include <exception>
 #include <span>
+#include <vector>
 
 #include "fastdqn/nature_network.hpp"
 #include "fastdqn/optimizer_steps.hpp"
@@ -25,11 +27,42 @@ struct UpdateRule {
   LossRule loss;
 };
 
-/// Moves the online network's weights. In one call, so that nothing waits between its parts; the
-/// numbers are those of the parts one after the other. Exceptions as those of the parts.
-QLearningResult nature_update(ThreadPool& pool, NatureNetwork& online, NatureNetwork& target,
-                              const Transitions& batch, const UpdateRule& rule,
-                              const NatureWeights<float>& gradients,
-                              std::span<const AdamArrays> adam, const AdamFactors& factors);
+/// Moves the online network's weights, in two parts: what only reads them, up to the loss and its
+/// gradient, may be computed beside the caller. In as few calls as that, so that nothing waits between
+/// its parts; the numbers are those of the parts one after the other.
+///
+/// The batch, the networks and the pool have to stay until `finish`, or until this is gone.
+class NatureUpdate {
+ public:
+  NatureUpdate(ThreadPool& pool, NatureNetwork& online, NatureNetwork& target,
+               const Transitions& batch, const UpdateRule& rule);
+  ~NatureUpdate();
+  NatureUpdate(const NatureUpdate&) = delete;
+  NatureUpdate& operator=(const NatureUpdate&) = delete;
+
+  /// Has the pool's own threads begin, while the caller does something else. They do one update at a
+  /// time: others begin when they are finished.
+  void begin();
+
+  /// Moves the weights. To be called once; exceptions as those of the parts.
+  QLearningResult finish(const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
+                         const AdamFactors& factors);
+
+ private:
+  void compute() noexcept;
+  void wait();
+
+  ThreadPool& pool_;
+  NatureNetwork& online_;
+  NatureNetwork& target_;
+  const Transitions batch_;
+  const UpdateRule rule_;
+  bool begun_ = false;
+  bool computed_ = false;
+
+  std::vector<float> grad_;  // [rows, num_actions], the loss's by the values of the states
+  QLearningResult result_{};
+  std::exception_ptr failure_;
+};
 
 }  // namespace fastdqn

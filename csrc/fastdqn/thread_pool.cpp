@@ -93,8 +93,54 @@ void ThreadPool::run(std::size_t items, Function function, const void* context) 
 void ThreadPool::alert() noexcept {
   if (threads_ == 1 || is_in_a_fork()) return;
   const std::lock_guard lock(callers_);
+  look_out();
+}
+
+void ThreadPool::look_out() noexcept {
   jobs_.fetch_add(1, std::memory_order_release);  // a job of no items
   jobs_.notify_all();
+}
+
+bool ThreadPool::start(void (*task)(void* context), void* context) {
+  TaskState state = TaskState::kNone;
+  if (!task_state_.compare_exchange_strong(state, TaskState::kWritten, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
+    return false;
+  }
+  task_ = task;
+  task_context_ = context;
+  task_thread_.store(0, std::memory_order_relaxed);
+  task_state_.store(TaskState::kWaits, std::memory_order_release);
+  alert();
+  return true;
+}
+
+bool ThreadPool::do_task(std::size_t thread) {
+  TaskState state = TaskState::kWaits;
+  if (!task_state_.compare_exchange_strong(state, TaskState::kRuns, std::memory_order_acq_rel,
+                                           std::memory_order_relaxed)) {
+    return false;
+  }
+  task_thread_.store(thread, std::memory_order_relaxed);
+  task_(task_context_);
+  task_state_.store(TaskState::kDone, std::memory_order_release);
+  return true;
+}
+
+void ThreadPool::join() {
+  // Where nobody has begun, the caller is as good as any; and so it is where there is nobody else.
+  if (!do_task(0) && !is_in_a_fork()) {
+    std::uint32_t job = jobs_.load(std::memory_order_acquire);
+    while (task_state_.load(std::memory_order_acquire) != TaskState::kDone) {
+      // In place of the thread that does the task, which takes items as a caller does.
+      if (const std::size_t thread = task_thread_.load(std::memory_order_relaxed); thread != 0) {
+        take_items(job, thread);
+      }
+      wait_for_change(jobs_, job);
+      job = jobs_.load(std::memory_order_acquire);
+    }
+  }
+  task_state_.store(TaskState::kNone, std::memory_order_release);
 }
 
 void ThreadPool::work(std::size_t thread) {
@@ -103,7 +149,12 @@ void ThreadPool::work(std::size_t thread) {
     wait_for_change(jobs_, job);
     job = jobs_.load(std::memory_order_acquire);
     if (closing_.load(std::memory_order_relaxed)) return;
-    take_items(job, thread);
+    if (do_task(thread)) {
+      const std::lock_guard lock(callers_);
+      look_out();  // for whoever waits for the task
+    } else {
+      take_items(job, thread);
+    }
   }
 }
 

@@ -41,6 +41,15 @@ class ThreadPool {
         &body);
   }
 
+  /// Has one of the pool's own threads call task(context) beside the caller, until `join`. The task
+  /// may call run, but must not throw. Without threads of its own, or in a fork, `join` calls it.
+  /// False where there is a task already, which has not been joined.
+  bool start(void (*task)(void* context), void* context);
+
+  /// Returns when the task is done, taking items of its jobs until then. In a fork of the process
+  /// that has begun it, at once: nobody does it there.
+  void join();
+
   /// Has sleeping threads look out, where the caller has something to do by itself before a job.
   void alert() noexcept;
 
@@ -50,6 +59,8 @@ class ThreadPool {
   void run(std::size_t items, Function function, const void* context);
   void work(std::size_t thread);
   void take_items(std::uint32_t job, std::size_t thread);
+  void look_out() noexcept;
+  bool do_task(std::size_t thread);
   bool is_in_a_fork() const noexcept;
 
   const std::size_t threads_;
@@ -66,6 +77,12 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> done_{0};  // items of the job that are done
   alignas(64) std::atomic<std::uint32_t> jobs_{0};  // the newest job's number; what sleepers wait on
   std::atomic<bool> closing_{false};
+
+  enum class TaskState : std::uint8_t { kNone, kWritten, kWaits, kRuns, kDone };
+  std::atomic<TaskState> task_state_{TaskState::kNone};
+  void (*task_)(void* context) = nullptr;
+  void* task_context_ = nullptr;
+  std::atomic<std::size_t> task_thread_{0};  // whose it is; 0 as long as it is nobody's
   std::vector<std::thread> workers_;
 };
 

@@ -102,6 +102,69 @@ void test_a_fork_computes_alone() {
   check_jobs(*pool, 10);
 }
 
+/// Jobs of a task, and of its starter meanwhile; and the starter helps when it has nothing else to do.
+void test_a_task_runs_beside_its_starter(std::size_t threads) {
+  struct Task {
+    ThreadPool& pool;
+    std::size_t jobs;
+    bool done = false;
+    static void run(void* task) {
+      auto& self = *static_cast<Task*>(task);
+      check_jobs(self.pool, self.jobs);
+      self.done = true;
+    }
+  };
+  ThreadPool pool(threads);
+  ThreadPool own(1);
+  for (std::size_t round = 0; round < 60; ++round) {
+    Task task{pool, round};
+    Task other{pool, 1};
+    CHECK(pool.start(&Task::run, &task));
+    CHECK(!pool.start(&Task::run, &other));
+    if (round % 3 == 1) check_jobs(own, 5);
+    if (round % 3 == 2) {
+      std::atomic<int> total{0};
+      pool.run(9, [&](std::size_t, std::size_t) { total.fetch_add(1); });
+      CHECK(total == 9);
+    }
+    pool.join();
+    CHECK(task.done && !other.done);
+  }
+}
+
+void test_whoever_waits_for_a_task_takes_its_items() {
+  ThreadPool pool(2);
+  static std::atomic<int> at_once{0};
+  at_once = 0;
+  CHECK(pool.start(
+      [](void* context) {
+        static_cast<ThreadPool*>(context)->run(2, [](std::size_t, std::size_t) {
+          at_once.fetch_add(1);
+          while (at_once < 2) std::this_thread::yield();  // by two threads, or never
+        });
+      },
+      &pool));
+  pool.join();
+  CHECK(at_once == 2);
+}
+
+void test_a_fork_has_no_task_of_its_parents() {
+  ThreadPool pool(2);
+  static std::atomic<bool> goes_on{false};
+  CHECK(pool.start([](void*) { while (!goes_on) std::this_thread::yield(); }, nullptr));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const pid_t child = fork();
+  if (child == 0) {
+    pool.join();
+    _exit(0);
+  }
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  goes_on = true;
+  pool.join();
+}
+
 }  // namespace
 
 int main() {
@@ -115,6 +178,9 @@ int main() {
   test_a_thread_that_is_held_up_holds_up_no_item();
   test_idle_threads_sleep();
   test_a_fork_computes_alone();
+  for (const std::size_t threads : {1U, 2U, 4U}) test_a_task_runs_beside_its_starter(threads);
+  test_whoever_waits_for_a_task_takes_its_items();
+  test_a_fork_has_no_task_of_its_parents();
   CHECK_THROWS(ThreadPool(0), std::invalid_argument, "threads is 0");
   CHECK_THROWS(ThreadPool(1025), std::invalid_argument, "threads is 1025");
   return 0;
