@@ -37,8 +37,9 @@ DTYPES = [
 # thousand products in another order, of numbers that keep 24 bits or 8.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 # A ReLU that rounds to the other side of 0 has another gradient, which one in thousands does in
-# bfloat16: few rows have none.
-FLIPS = 4e-2
+# bfloat16: few rows have none. By minimal filtering other numbers are rounded than in the
+# reference, and some more do; how exact a layer is, tests/cpp/test_tiled_convolution.cpp sees.
+FLIPS, FLIPS_IN_TILES = 4e-2, 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -112,9 +113,9 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 FEW_ROWS = 8  # NatureNetwork::kFewRows
 
 
-def computed_in_tiles(network: Any, dtype: torch.dtype) -> bool:
-    """Whether this many rows or more go by minimal filtering, which needs 16 numbers of a stack side by side."""
-    return dtype == torch.float32 and network.convolutions[0].in_channels % 4 == 0
+def computed_in_tiles(network: Any) -> bool:
+    """Whether so many rows or more go by minimal filtering: where 16 numbers lie side by side."""
+    return bool(network.convolutions[0].in_channels % 4 == 0)
 
 
 def run(passes: Passes, network: Any, x: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -158,6 +159,8 @@ def test_passes_are_autograds(
     names = [name for name, _ in network.named_parameters()]
     for name, actual, wanted in zip(names, gradients, expected_gradients, strict=True):
         flips = FLIPS if dtype == torch.bfloat16 and rows > 8 else 0.0
+        if dtype == torch.bfloat16 and computed_in_tiles(network):
+            flips = FLIPS_IN_TILES
         assert difference(actual, wanted) < TOLERANCE[dtype] + flips, name
     # As the fused optimizers need it.
     for weight in network.parameters():
@@ -166,7 +169,7 @@ def test_passes_are_autograds(
     # are computed in another way.
     for some in (x, x[-1:]):
         others = passes.values(passes.inputs(some))
-        if computed_in_tiles(network, dtype) and len(some) < FEW_ROWS:
+        if computed_in_tiles(network) and len(some) < FEW_ROWS:
             assert difference(others, expected[-len(some) :]) < TOLERANCE[dtype]
         else:
             assert torch.equal(others, values[-len(some) :])
@@ -184,7 +187,7 @@ def test_a_rows_bits_depend_on_no_other_row(dtype: torch.dtype, settings: dict[s
     few = passes.values(passes.inputs(x[: FEW_ROWS - 1]))
     for row in range(FEW_ROWS - 1):
         assert torch.equal(passes.values(passes.inputs(x[row : row + 1])), few[row : row + 1])
-    assert torch.equal(few, values[: FEW_ROWS - 1]) != computed_in_tiles(network, dtype)
+    assert torch.equal(few, values[: FEW_ROWS - 1]) != computed_in_tiles(network)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

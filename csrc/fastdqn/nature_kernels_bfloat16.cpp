@@ -1,6 +1,7 @@
 // The Nature network's kernels in bfloat16, for processors with AVX512-BF16.
 
 #include "fastdqn/nature_kernels.hpp"
+#include "fastdqn/tile_kernels.hpp"
 
 #if defined(__x86_64__)
 
@@ -76,6 +77,7 @@ struct Op {
 }  // namespace fastdqn
 
 #include "fastdqn/nature_kernels_impl.hpp"
+#include "fastdqn/tile_kernels_impl.hpp"
 
 namespace fastdqn {
 
@@ -86,6 +88,14 @@ const NatureKernels* bfloat16_kernels() noexcept {
   return runs ? &kKernels : nullptr;
 }
 
+const LayerTileKernels* bfloat16_tile_kernels() noexcept {
+  // Larger tiles would have fewer products, and lose to rounding what these numbers hardly have.
+  static constexpr LayerTileKernels kLayers{
+      &Tiles<Winograd<3, 2>>::kKernels, &Tiles<Winograd<3, 2>>::kKernels,
+      &Tiles<Winograd<2, 3>>::kKernels};
+  return bfloat16_kernels() == nullptr ? nullptr : &kLayers;
+}
+
 }  // namespace fastdqn
 
 #else
@@ -93,6 +103,8 @@ const NatureKernels* bfloat16_kernels() noexcept {
 namespace fastdqn {
 
 const NatureKernels* bfloat16_kernels() noexcept { return nullptr; }
+
+const LayerTileKernels* bfloat16_tile_kernels() noexcept { return nullptr; }
 
 }  // namespace fastdqn
 

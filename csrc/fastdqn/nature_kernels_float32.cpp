@@ -64,9 +64,9 @@ const NatureKernels* float32_kernels() noexcept {
   return runs ? &kKernels : nullptr;
 }
 
-const std::array<const TileKernels*, 3>* float32_tile_kernels() noexcept {
+const LayerTileKernels* float32_tile_kernels() noexcept {
   // The more outputs a tile has, the fewer products there are and the more is lost to rounding.
-  static constexpr std::array<const TileKernels*, 3> kLayers{
+  static constexpr LayerTileKernels kLayers{
       &Tiles<Winograd<4, 2>>::kKernels, &Tiles<Winograd<3, 2>>::kKernels,
       &Tiles<Winograd<4, 3>>::kKernels};
   return float32_kernels() == nullptr ? nullptr : &kLayers;
@@ -80,7 +80,7 @@ namespace fastdqn {
 
 const NatureKernels* float32_kernels() noexcept { return nullptr; }
 
-const std::array<const TileKernels*, 3>* float32_tile_kernels() noexcept { return nullptr; }
+const LayerTileKernels* float32_tile_kernels() noexcept { return nullptr; }
 
 }  // namespace fastdqn
 

@@ -92,7 +92,8 @@ NatureNetwork::NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
       }()),
       features_(convolutions_[2].outputs()) {
   if (kernels_ == nullptr) throw std::logic_error("this processor has no instructions for them");
-  const auto* tile_kernels = numbers == NatureNumbers::kFloat32 ? float32_tile_kernels() : nullptr;
+  const LayerTileKernels* tile_kernels =
+      numbers == NatureNumbers::kFloat32 ? float32_tile_kernels() : bfloat16_tile_kernels();
   if (tile_kernels != nullptr) {
     bool covered = true;
     for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -279,23 +280,23 @@ void NatureNetwork::convolve_in_tiles(ThreadPool& pool, std::size_t learned, Row
     Scratch& scratch = rows.scratch[thread];
     const std::size_t begin = part_begin(group, groups, count);
     const std::size_t size = part_begin(group + 1, groups, count) - begin;
-    std::array<std::array<float*, kTiledRows>, 3> y;
+    std::array<std::array<std::byte*, kTiledRows>, 3> y;
     for (std::size_t i = 0; i < size; ++i) {
       const std::size_t row = begin + i;
       const auto place = [&](std::size_t layer, Buffer& buffer) {
         const std::size_t numbers = convolutions_[layer].outputs();
-        return row < learned ? kept_[layer].at<float>(numbers_nbytes(row * numbers))
-                             : buffer.at<float>(numbers_nbytes(i * numbers));
+        return row < learned ? kept_[layer].at(numbers_nbytes(row * numbers))
+                             : buffer.at(numbers_nbytes(i * numbers));
       };
       y[0][i] = place(0, scratch.first);
       y[1][i] = place(1, scratch.second);
-      y[2][i] = rows.third.at<float>(numbers_nbytes(row * features_));
-      const std::uint8_t* image = padded(rows.stacks[row], scratch.image);
-      tiled_[0].forward(std::span(&image, 1), weights_.biases[0], std::span(&y[0][i], 1),
-                        scratch.tiles);
+      y[2][i] = rows.third.at(numbers_nbytes(row * features_));
+      const std::uint8_t* image = padded(rows.stacks[row], scratch.image, 0);
+      tiled_[0].forward_bytes(std::span(&image, 1), weights_.biases[0], std::span(&y[0][i], 1),
+                              scratch.tiles);
     }
     for (std::size_t layer = 1; layer < 3; ++layer) {
-      const std::span<const float* const> x(y[layer - 1].data(), size);
+      const std::span<const std::byte* const> x(y[layer - 1].data(), size);
       tiled_[layer].forward(x, weights_.biases[layer], std::span(y[layer].data(), size),
                             scratch.tiles);
     }
@@ -332,12 +333,13 @@ void NatureNetwork::image_into(const std::uint8_t* stack, std::byte* image) cons
                        shape_.stack, image);
 }
 
-const std::uint8_t* NatureNetwork::padded(const std::uint8_t* stack, Buffer& image) const {
+const std::uint8_t* NatureNetwork::padded(const std::uint8_t* stack, Buffer& image,
+                                          std::size_t slot) const {
   if (shape_.first_padding == 0) return stack;
   const std::size_t row = shape_.width * shape_.stack;
   const std::size_t side = shape_.first_padding * shape_.stack;
   const std::size_t width = row + 2 * side;
-  auto* const bytes = image.at<std::uint8_t>(0);
+  auto* const bytes = image.at<std::uint8_t>(slot * convolutions_[0].inputs());
   std::memset(bytes, 0, (shape_.height + 2 * shape_.first_padding) * width);
   for (std::size_t y = 0; y < shape_.height; ++y) {
     std::memcpy(bytes + (y + shape_.first_padding) * width + side, stack + y * row, row);
@@ -406,7 +408,8 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
   }
   std::size_t channels = 0;
   for (const Convolution& shape : convolutions_) channels += shape.out_channels;
-  grad_biases_.reserve(groups * channels * sizeof(float));
+  const std::size_t bias_sums = tiled_.empty() ? groups : learned_;
+  grad_biases_.reserve(bias_sums * channels * sizeof(float));
   rows_.scratch.resize(std::max(rows_.scratch.size(), pool.threads()));
   for (Scratch& scratch : rows_.scratch) {
     scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
@@ -479,7 +482,7 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
   for (std::size_t layer = 0; layer < 3; ++layer) {
     std::fill_n(gradients.biases[layer], convolutions_[layer].out_channels, 0.0F);
   }
-  for (std::size_t group = 0; group < groups; ++group) {
+  for (std::size_t k = 0; k < bias_sums; ++k) {
     for (std::size_t layer = 0; layer < 3; ++layer) {
       for (std::size_t i = 0; i < convolutions_[layer].out_channels; ++i) {
         gradients.biases[layer][i] += *sums++;
@@ -539,11 +542,11 @@ void NatureNetwork::gradients_of_group(std::size_t group, Scratch& scratch) {
 void NatureNetwork::gradients_of_rows(std::size_t begin, std::size_t end, Scratch& scratch) {
   const std::size_t size = end - begin;
   // Of the outputs of each layer.
-  std::array<std::array<float*, kTiledRows>, 3> grad;
-  std::array<std::array<const float*, kTiledRows>, 2> kept;
+  std::array<std::array<std::byte*, kTiledRows>, 3> grad;
+  std::array<std::array<const std::byte*, kTiledRows>, 2> kept;
   for (std::size_t i = 0; i < size; ++i) {
     const auto place = [&](std::size_t layer, const Buffer& buffer) {
-      return buffer.at<float>(numbers_nbytes((begin + i) * convolutions_[layer].outputs()));
+      return buffer.at(numbers_nbytes((begin + i) * convolutions_[layer].outputs()));
     };
     for (std::size_t layer = 0; layer < 2; ++layer) {
       grad[layer][i] = place(layer, grad_units_[layer]);
@@ -552,7 +555,7 @@ void NatureNetwork::gradients_of_rows(std::size_t begin, std::size_t end, Scratc
     grad[2][i] = place(2, grad_third_);
   }
   for (std::size_t layer = 2; layer > 0; --layer) {
-    tiled_[layer].input_gradient(std::span<const float* const>(grad[layer].data(), size),
+    tiled_[layer].input_gradient(std::span<const std::byte* const>(grad[layer].data(), size),
                                  std::span(kept[layer - 1].data(), size),
                                  std::span(grad[layer - 1].data(), size), *kernels_, scratch.tiles);
   }
@@ -579,20 +582,18 @@ void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
     std::size_t layer = 0;
     while (item >= parts[layer]) item -= parts[layer++];
     Scratch& scratch = rows_.scratch[thread];
-    const auto at = [&](const Buffer& buffer, std::size_t of_layer) {
-      return [&, of_layer](std::size_t row) -> const float* {
-        return buffer.at<float>(numbers_nbytes(row * convolutions_[of_layer].outputs()));
-      };
+    const auto place = [&](const Buffer& buffer, std::size_t of_layer, std::size_t row) {
+      return buffer.at(numbers_nbytes(row * convolutions_[of_layer].outputs()));
     };
-    const auto grad = at(layer == 2 ? grad_third_ : grad_units_[layer], layer);
-    float* const weights = gradients.filters[layer];
-    if (layer == 0) {
-      const auto image = [&](std::size_t row) { return padded(rows_.stacks[row], scratch.image); };
-      tiled_[layer].weight_gradient(learned_, image, grad, item, weights, scratch.tiles);
-    } else {
-      tiled_[layer].weight_gradient(learned_, at(kept_[layer - 1], layer - 1), grad, item, weights,
-                                    scratch.tiles);
-    }
+    const auto inputs = [&](std::size_t row, std::size_t slot) -> const void* {
+      if (layer == 0) return padded(rows_.stacks[row], scratch.image, slot);
+      return place(kept_[layer - 1], layer - 1, row);
+    };
+    const auto grad = [&](std::size_t row) -> const void* {
+      return place(layer == 2 ? grad_third_ : grad_units_[layer], layer, row);
+    };
+    tiled_[layer].weight_gradient(learned_, layer == 0, inputs, grad, item,
+                                  gradients.filters[layer], scratch.tiles);
   });
 }
 

@@ -129,8 +129,8 @@ class NatureNetwork {
   void convolve_in_tiles(ThreadPool& pool, std::size_t learned, Rows& rows);
   void reserve_for_rows(Scratch& scratch, std::size_t rows) const;
   void image_into(const std::uint8_t* stack, std::byte* image) const;
-  /// The stack's bytes with the padding around, in `image` if there is any.
-  const std::uint8_t* padded(const std::uint8_t* stack, Buffer& image) const;
+  /// The stack's bytes with the padding around, in that slot of `image` if there is any.
+  const std::uint8_t* padded(const std::uint8_t* stack, Buffer& image, std::size_t slot) const;
   /// One of `parts` of a convolution of one row.
   void layer_into(std::size_t layer, const std::byte* x, std::size_t part, std::size_t parts,
                   std::byte* y) const;

@@ -10,6 +10,8 @@
 // [points, depth, columns]. Tiles of several samples are rows one behind the other. What all points
 // have is written point by point at once: were their matrices a power of two apart, they would be
 // after the same few places of the cache, so they are a little more apart than they are large.
+//
+// Numbers and units are those of nature_kernels.hpp; products are floats.
 
 #include <array>
 #include <cstddef>
@@ -40,11 +42,9 @@ struct Tiling {
   /// Numbers of a block that lie side by side, and all of them.
   std::size_t run() const noexcept { return shape.stride * shape.in_channels; }
   std::size_t depth() const noexcept { return shape.stride * run(); }
-  /// Floats of all points' weights.
-  std::size_t weights() const noexcept { return points() * apart(depth() * shape.out_channels); }
 
-  /// From a point's matrix of so many floats to the next.
-  static constexpr std::size_t apart(std::size_t size) noexcept { return size + 16; }
+  /// From a point's matrix of so many numbers, units or floats to the next.
+  static constexpr std::size_t apart(std::size_t size) noexcept { return size + 32; }
 };
 
 /// Which row is a sample's first tile, of all.
@@ -62,46 +62,61 @@ struct BlockPart {
 /// Kernels for tiles of one size. Depths are 64 or a multiple, columns 32, 64 or a multiple of 64.
 struct TileKernels {
   std::size_t outputs, taps;
+  std::size_t number_nbytes;
+  std::size_t numbers;  // in a unit
 
-  /// Weights [out_channels, depth], of those of a block's numbers from `begin` to `end`, times
-  /// `scale` -> [points, depth, out_channels].
+  /// Weights [out_channels, depth], of those of a block's numbers from `begin` to `end`, an even
+  /// number, times `scale` -> units [points, depth / numbers, out_channels].
   void (*pack_into)(const Tiling& tiling, const float* weights, float scale, std::size_t begin,
-                    std::size_t end, float* packed) noexcept;
-  /// Of the outputs from `begin` to `end` -> [points, depth / 64, out_channels, 64].
+                    std::size_t end, void* packed) noexcept;
+  /// Of the outputs from `begin` to `end`, an even number
+  /// -> units [points, depth / 64, out_channels / numbers, 64].
   void (*pack_across_into)(const Tiling& tiling, const float* weights, std::size_t begin,
-                           std::size_t end, float* packed) noexcept;
+                           std::size_t end, void* packed) noexcept;
 
-  /// Inputs [height, width, channels] of a sample -> [points, rows, depth of the part].
-  void (*bytes_into)(const Tiling& tiling, const std::uint8_t* x, const TileRows& rows,
-                     const BlockPart& part, float* tiles) noexcept;
-  void (*inputs_into)(const Tiling& tiling, const float* x, const TileRows& rows,
-                      const BlockPart& part, float* tiles) noexcept;
-  /// Products [points, rows, out_channels] -> ReLU of a sample's outputs.
+  /// Inputs [height, width, channels] of a sample, bytes or numbers -> numbers [points, rows, depth].
+  void (*bytes_into)(const Tiling& tiling, const void* x, const TileRows& rows,
+                     void* tiles) noexcept;
+  void (*inputs_into)(const Tiling& tiling, const void* x, const TileRows& rows,
+                      void* tiles) noexcept;
+  /// Products [points, rows, out_channels] -> numbers, the ReLU of a sample's outputs.
   void (*outputs_into)(const Tiling& tiling, const float* products, const TileRows& rows,
-                       const float* bias, float* y) noexcept;
+                       const float* bias, void* y) noexcept;
 
-  /// The gradient of a sample's outputs -> [points, rows, out_channels].
-  void (*output_gradient_into)(const Tiling& tiling, const float* grad, const TileRows& rows,
-                               float* tiles) noexcept;
+  /// The gradient of a sample's outputs, numbers -> numbers [points, rows, out_channels].
+  void (*output_gradient_into)(const Tiling& tiling, const void* grad, const TileRows& rows,
+                               void* tiles) noexcept;
   /// Products [points, rows, depth] -> the gradient of a sample's inputs.
   void (*input_gradient_into)(const Tiling& tiling, const float* products, const TileRows& rows,
                               float* sums) noexcept;
-  /// Products [points, out_channels, depth of the part] -> that of weights [out_channels, depth].
+
+  /// The same as units, whose numbers are of as many samples, null for none: of inputs [points, rows,
+  /// kPartDepth], of a gradient of outputs [points, rows, out_channels].
+  void (*byte_units_into)(const Tiling& tiling, const void* const* x, const TileRows& rows,
+                          const BlockPart& part, void* tiles) noexcept;
+  void (*input_units_into)(const Tiling& tiling, const void* const* x, const TileRows& rows,
+                           const BlockPart& part, void* tiles) noexcept;
+  void (*output_gradient_units_into)(const Tiling& tiling, const void* const* grad,
+                                     const TileRows& rows, void* tiles) noexcept;
+  /// Products [points, out_channels, kPartDepth] -> the gradient of weights [out_channels, depth].
   void (*weight_gradient_into)(const Tiling& tiling, const float* products, const BlockPart& part,
                                float* weights) noexcept;
 
-  /// For each point left [rows, depth] times right [depth, columns] -> [rows, columns]. Of more than
-  /// 64 columns right has 64 after 64, as pack_across_into writes them.
+  /// For each point numbers left [rows, depth] times units right [depth / numbers, columns] -> [rows,
+  /// columns]. Of more than 64 columns right has 64 after 64, as pack_across_into writes them.
   void (*products_into)(std::size_t points, std::size_t rows, std::size_t depth,
-                        std::size_t columns, const float* left, const float* right,
+                        std::size_t columns, const void* left, const void* right,
                         float* out) noexcept;
-  /// For each point the sums over rows of products of grad [rows, outputs] and x [rows, kPartDepth]
-  /// -> [outputs, kPartDepth], added to what is there, or for `first` not.
+  /// For each point the sums over rows of products of units grad [rows, outputs] and x [rows,
+  /// kPartDepth] -> [outputs, kPartDepth], added to what is there, or for `first` not.
   void (*products_across_into)(std::size_t points, std::size_t rows, std::size_t outputs,
-                               const float* grad, const float* x, bool first, float* out) noexcept;
+                               const void* grad, const void* x, bool first, float* out) noexcept;
 };
 
-/// Of the three layers' kernels; null where the processor cannot run them.
-const std::array<const TileKernels*, 3>* float32_tile_kernels() noexcept;
+/// Those of the three layers of a Nature network.
+using LayerTileKernels = std::array<const TileKernels*, 3>;
+/// Null where the processor cannot run them.
+const LayerTileKernels* float32_tile_kernels() noexcept;
+const LayerTileKernels* bfloat16_tile_kernels() noexcept;
 
 }  // namespace fastdqn

@@ -1,5 +1,5 @@
-// The kernels of tile_kernels.hpp in float32, for nature_kernels_float32.cpp, whose definitions they
-// need and whose products they feed.
+// The kernels of tile_kernels.hpp, written once for both kinds of numbers: to be included by a source
+// file behind nature_kernels_impl.hpp, whose definitions they need.
 
 #include "fastdqn/tile_kernels.hpp"
 #include "fastdqn/winograd.hpp"
@@ -65,29 +65,32 @@ FASTDQN_INLINE void apply_both(const Tile<kIn>& in, Tile<kOut>& out) noexcept {
   for (std::size_t row = 0; row < kOut; ++row) apply<kMatrix, kTransposed>(half[row], out[row]);
 }
 
-FASTDQN_INLINE __m512 load_floats(const float* from) noexcept { return _mm512_loadu_ps(from); }
-FASTDQN_INLINE __m512 load_floats(const std::uint8_t* from) noexcept {
+struct Byte {
+  std::uint8_t value;
+};
+FASTDQN_INLINE __m512 load_floats(const Number* from) noexcept { return Op::load_floats(from); }
+FASTDQN_INLINE __m512 load_floats(const Byte* from) noexcept {
   return _mm512_cvtepi32_ps(
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 
 constexpr std::size_t kProductColumns = 64;  // of a product of matrices, at most
 
-using ProductBlock = void (*)(const float*, const float*, std::size_t, std::size_t,
+using ProductBlock = void (*)(const Number*, const Unit*, std::size_t, std::size_t,
                               float*) noexcept;
 
-/// Some rows of left [rows, depth] times right [depth, columns of the vectors].
+/// Some rows of left [rows, depth] times right [depth / numbers, columns of the vectors].
 template <int kRows, int kVectors>
-FASTDQN_TARGET void product_block(const float* left, const float* right, std::size_t depth,
+FASTDQN_TARGET void product_block(const Number* left, const Unit* right, std::size_t depth,
                                   std::size_t row, float* out) noexcept {
   Sums<kRows, kVectors> sums;
   clear<kRows, kVectors>(sums);
   const Unit* lines[kRows];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) lines[i] = units(left + static_cast<std::size_t>(i) * depth);
-  const Unit* columns = units(right);
-  for (std::size_t place = 0; place < depth; ++place, columns += kVectors * kLanes) {
-    multiply<kRows, kVectors>(sums, lines, place, columns);
+  const std::size_t length = depth / Op::kNumbers;
+  for (std::size_t place = 0; place < length; ++place, right += kVectors * kLanes) {
+    multiply<kRows, kVectors>(sums, lines, place, right);
   }
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i, out += row) {
@@ -105,7 +108,10 @@ constexpr std::array<ProductBlock, sizeof...(kRows)> product_blocks(
 }
 
 void products_into(std::size_t points, std::size_t rows, std::size_t depth, std::size_t columns,
-                   const float* left, const float* right, float* out) noexcept {
+                   const void* left_numbers, const void* right_units, float* out) noexcept {
+  const auto* left = static_cast<const Number*>(left_numbers);
+  const Unit* right = units(right_units);
+  const std::size_t length = depth / Op::kNumbers;
   static constexpr auto kNarrow = product_blocks<2>(std::make_index_sequence<kMaxRows[2]>());
   static constexpr auto kWide = product_blocks<4>(std::make_index_sequence<kMaxRows[4]>());
   const bool narrow = columns < kProductColumns;
@@ -116,22 +122,22 @@ void products_into(std::size_t points, std::size_t rows, std::size_t depth, std:
       for (std::size_t piece = 0; piece < pieces.number; ++piece) {
         const std::size_t row = pieces.begin(piece);
         const auto& blocks = narrow ? kNarrow.data() : kWide.data();
-        blocks[pieces.length(piece) - 1](left + row * depth, right + column * depth, depth,
+        blocks[pieces.length(piece) - 1](left + row * depth, right + column * length, depth,
                                          columns, out + row * columns + column);
       }
     }
     left += Tiling::apart(rows * depth);
-    right += Tiling::apart(depth * columns);
+    right += Tiling::apart(length * columns);
     out += Tiling::apart(rows * columns);
   }
 }
 
-using AcrossBlock = void (*)(const float*, const float*, std::size_t, std::size_t, bool,
+using AcrossBlock = void (*)(const Unit*, const Unit*, std::size_t, std::size_t, bool,
                              float*) noexcept;
 
 /// Adds up over rows the products of some outputs' gradients and the numbers of the vectors.
 template <int kRows, int kVectors>
-FASTDQN_TARGET void across_block(const float* grad, const float* x, std::size_t rows,
+FASTDQN_TARGET void across_block(const Unit* grad, const Unit* x, std::size_t rows,
                                  std::size_t outputs, bool first, float* sums_in_memory) noexcept {
   constexpr std::size_t kWidth = kVectors * kLanes;
   Sums<kRows, kVectors> sums;
@@ -139,8 +145,8 @@ FASTDQN_TARGET void across_block(const float* grad, const float* x, std::size_t 
   for (std::size_t row = 0; row < rows; ++row, x += kWidth, grad += outputs) {
     const Unit* lines[kRows];
 #pragma GCC unroll 12
-    for (int i = 0; i < kRows; ++i) lines[i] = units(grad + i);
-    multiply<kRows, kVectors>(sums, lines, 0, units(x));
+    for (int i = 0; i < kRows; ++i) lines[i] = grad + i;
+    multiply<kRows, kVectors>(sums, lines, 0, x);
   }
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i, sums_in_memory += kWidth) {
@@ -160,7 +166,10 @@ constexpr std::array<AcrossBlock, sizeof...(kRows)> across_blocks(std::index_seq
 }
 
 void products_across_into(std::size_t points, std::size_t rows, std::size_t outputs,
-                          const float* grad, const float* x, bool first, float* out) noexcept {
+                          const void* grad_units, const void* x_units, bool first,
+                          float* out) noexcept {
+  const Unit* grad = units(grad_units);
+  const Unit* x = units(x_units);
   constexpr int kVectors = static_cast<int>(kPartDepth / kLanes);
   static constexpr auto kBlocks =
       across_blocks<kVectors>(std::make_index_sequence<kMaxRows[kVectors]>());
@@ -199,109 +208,114 @@ struct Tiles {
 
   FASTDQN_TARGET static void pack_into(const Tiling& tiling, const float* weights, float scale,
                                        std::size_t begin, std::size_t end,
-                                       float* packed) noexcept {
+                                       void* packed) noexcept {
     const Convolution& shape = tiling.shape;
     const __m512i lanes =
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i places =
         _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int>(shape.depth())));
     const __m512 factor = _mm512_set1_ps(scale);
-    for (std::size_t number = begin; number < end; ++number) {
+    for (std::size_t number = begin; number < end; number += Op::kNumbers) {
       for (std::size_t output = 0; output < shape.out_channels; output += kLanes) {
-        const float* from =
-            weights + output * shape.depth() + place_in_weights(tiling, number);
-        Tile<kTaps> in;
+        Tile<kPoints> out[Op::kNumbers];
+#pragma GCC unroll 2
+        for (std::size_t i = 0; i < Op::kNumbers; ++i) {
+          const float* from =
+              weights + output * shape.depth() + place_in_weights(tiling, number + i);
+          Tile<kTaps> in;
 #pragma GCC unroll 3
-        for (std::size_t y = 0; y < kTaps; ++y) {
+          for (std::size_t y = 0; y < kTaps; ++y) {
 #pragma GCC unroll 3
-          for (std::size_t x = 0; x < kTaps; ++x) {
-            in[y][x] = _mm512_mul_ps(
-                factor, _mm512_i32gather_ps(places, from + place_of_tap(tiling, y, x), 4));
+            for (std::size_t x = 0; x < kTaps; ++x) {
+              in[y][x] = _mm512_mul_ps(
+                  factor, _mm512_i32gather_ps(places, from + place_of_tap(tiling, y, x), 4));
+            }
           }
+          apply_both<Filter::kWeight, false>(in, out[i]);
         }
-        Tile<kPoints> out;
-        apply_both<Filter::kWeight, false>(in, out);
-        store_points(out, Tiling::apart(tiling.depth() * shape.out_channels),
-                     packed + number * shape.out_channels + output);
+        const std::size_t length = tiling.depth() / Op::kNumbers;
+        store_units(out, Tiling::apart(length * shape.out_channels),
+                    static_cast<Unit*>(packed) + number / Op::kNumbers * shape.out_channels +
+                        output);
       }
     }
   }
 
   FASTDQN_TARGET static void pack_across_into(const Tiling& tiling, const float* weights,
                                               std::size_t begin, std::size_t end,
-                                              float* packed) noexcept {
+                                              void* packed) noexcept {
     const Convolution& shape = tiling.shape;
-    for (std::size_t output = begin; output < end; ++output) {
+    const std::size_t length = shape.out_channels / Op::kNumbers;
+    for (std::size_t output = begin; output < end; output += Op::kNumbers) {
       for (std::size_t number = 0; number < tiling.depth(); number += kLanes) {
-        const float* from = weights + output * shape.depth() + place_in_weights(tiling, number);
-        Tile<kTaps> in;
+        Tile<kPoints> out[Op::kNumbers];
+#pragma GCC unroll 2
+        for (std::size_t i = 0; i < Op::kNumbers; ++i) {
+          const float* from =
+              weights + (output + i) * shape.depth() + place_in_weights(tiling, number);
+          Tile<kTaps> in;
 #pragma GCC unroll 3
-        for (std::size_t y = 0; y < kTaps; ++y) {
+          for (std::size_t y = 0; y < kTaps; ++y) {
 #pragma GCC unroll 3
-          for (std::size_t x = 0; x < kTaps; ++x) {
-            in[y][x] = _mm512_loadu_ps(from + place_of_tap(tiling, y, x));
+            for (std::size_t x = 0; x < kTaps; ++x) {
+              in[y][x] = _mm512_loadu_ps(from + place_of_tap(tiling, y, x));
+            }
           }
+          apply_both<Filter::kWeight, false>(in, out[i]);
         }
-        Tile<kPoints> out;
-        apply_both<Filter::kWeight, false>(in, out);
-        store_points(out, Tiling::apart(tiling.depth() * shape.out_channels),
-                     packed +
-                         (number / kProductColumns * shape.out_channels + output) *
-                             kProductColumns +
-                         number % kProductColumns);
+        store_units(out, Tiling::apart(length * tiling.depth()),
+                    static_cast<Unit*>(packed) +
+                        (number / kProductColumns * length + output / Op::kNumbers) *
+                            kProductColumns +
+                        number % kProductColumns);
       }
     }
   }
 
   template <class Source>
-  FASTDQN_TARGET static void inputs_into(const Tiling& tiling, const Source* x,
-                                         const TileRows& rows, const BlockPart& part,
-                                         float* tiles) noexcept {
-    const Convolution& shape = tiling.shape;
-    const std::size_t depth = (part.end - part.begin) * kLanes;
-    const std::size_t next_y = shape.stride * shape.in_width * shape.in_channels;
-    const std::size_t next_x = tiling.run();
+  FASTDQN_TARGET static void inputs_into(const Tiling& tiling, const void* x,
+                                         const TileRows& rows, void* tiles) noexcept {
+    const std::size_t depth = tiling.depth();
     for (std::size_t tile = 0; tile < tiling.tiles(); ++tile) {
+      Number* to = static_cast<Number*>(tiles) + (rows.first + tile) * depth;
       const Corner corner(tiling, tile);
-      const Source* from = x + corner.y * next_y + corner.x * next_x;
-      float* to = tiles + (rows.first + tile) * depth;
+      for (std::size_t vector = 0; vector < depth / kLanes; ++vector, to += kLanes) {
+        Tile<kPoints> out;
+        inputs_of(tiling, static_cast<const Source*>(x), corner, vector, out);
+        store_numbers(out, Tiling::apart(rows.all * depth), to);
+      }
+    }
+  }
+
+  template <class Source>
+  FASTDQN_TARGET static void input_units_into(const Tiling& tiling, const void* const* x,
+                                              const TileRows& rows, const BlockPart& part,
+                                              void* tiles) noexcept {
+    for (std::size_t tile = 0; tile < tiling.tiles(); ++tile) {
+      Unit* to = static_cast<Unit*>(tiles) + (rows.first + tile) * kPartDepth;
+      const Corner corner(tiling, tile);
       for (std::size_t vector = part.begin; vector < part.end; ++vector, to += kLanes) {
-        const Source* first = from + place_in_block(tiling, vector);
-        Tile<kPoints> in, out;
-        if (corner.blocks_are_whole) {
-#pragma GCC unroll 6
-          for (std::size_t i = 0; i < kPoints; ++i) {
-#pragma GCC unroll 6
-            for (std::size_t j = 0; j < kPoints; ++j) {
-              in[i][j] = load_floats(first + i * next_y + j * next_x);
-            }
-          }
-        } else {
-#pragma GCC unroll 6
-          for (std::size_t i = 0; i < kPoints; ++i) {
-#pragma GCC unroll 6
-            for (std::size_t j = 0; j < kPoints; ++j) {
-              in[i][j] = i < corner.blocks_y && j < corner.blocks_x
-                             ? load_floats(first + i * next_y + j * next_x)
-                             : _mm512_setzero_ps();
-            }
-          }
+        Tile<kPoints> out[Op::kNumbers] = {};
+#pragma GCC unroll 2
+        for (std::size_t i = 0; i < Op::kNumbers; ++i) {
+          if (x[i] == nullptr) continue;
+          inputs_of(tiling, static_cast<const Source*>(x[i]), corner, vector, out[i]);
         }
-        apply_both<Filter::kInput, false>(in, out);
-        store_points(out, Tiling::apart(rows.all * depth), to);
+        store_units(out, Tiling::apart(rows.all * kPartDepth), to);
       }
     }
   }
 
   FASTDQN_TARGET static void outputs_into(const Tiling& tiling, const float* products,
                                           const TileRows& rows, const float* bias,
-                                          float* y) noexcept {
+                                          void* y) noexcept {
     const Convolution& shape = tiling.shape;
     const std::size_t columns = shape.out_channels;
     for (std::size_t tile = 0; tile < tiling.tiles(); ++tile) {
       const Corner corner(tiling, tile);
       const float* from = products + (rows.first + tile) * columns;
-      float* to = y + (corner.y * shape.out_width + corner.x) * columns;
+      Number* to =
+          static_cast<Number*>(y) + (corner.y * shape.out_width + corner.x) * columns;
       for (std::size_t column = 0; column < columns; column += kLanes) {
         Tile<kPoints> in;
         Tile<kOutputs> out;
@@ -313,8 +327,8 @@ struct Tiles {
 #pragma GCC unroll 4
           for (std::size_t j = 0; j < kOutputs; ++j) {
             if (i >= corner.outputs_y || j >= corner.outputs_x) continue;
-            _mm512_storeu_ps(
-                to + (i * shape.out_width + j) * columns + column,
+            Op::store(
+                to + (i * shape.out_width + j) * columns + column, 0xffff,
                 _mm512_max_ps(_mm512_add_ps(out[i][j], biases), _mm512_setzero_ps()));
           }
         }
@@ -322,28 +336,36 @@ struct Tiles {
     }
   }
 
-  FASTDQN_TARGET static void output_gradient_into(const Tiling& tiling, const float* grad,
-                                                  const TileRows& rows, float* tiles) noexcept {
-    const Convolution& shape = tiling.shape;
-    const std::size_t columns = shape.out_channels;
+  FASTDQN_TARGET static void output_gradient_into(const Tiling& tiling, const void* grad,
+                                                  const TileRows& rows, void* tiles) noexcept {
+    const std::size_t columns = tiling.shape.out_channels;
     for (std::size_t tile = 0; tile < tiling.tiles(); ++tile) {
+      Number* to = static_cast<Number*>(tiles) + (rows.first + tile) * columns;
       const Corner corner(tiling, tile);
-      const float* from = grad + (corner.y * shape.out_width + corner.x) * columns;
-      float* to = tiles + (rows.first + tile) * columns;
       for (std::size_t column = 0; column < columns; column += kLanes) {
-        Tile<kOutputs> in;
-#pragma GCC unroll 4
-        for (std::size_t i = 0; i < kOutputs; ++i) {
-#pragma GCC unroll 4
-          for (std::size_t j = 0; j < kOutputs; ++j) {
-            in[i][j] = i < corner.outputs_y && j < corner.outputs_x
-                           ? _mm512_loadu_ps(from + (i * shape.out_width + j) * columns + column)
-                           : _mm512_setzero_ps();
-          }
-        }
         Tile<kPoints> out;
-        apply_both<Filter::kOutput, true>(in, out);
-        store_points(out, Tiling::apart(rows.all * columns), to + column);
+        outputs_of(tiling, static_cast<const Number*>(grad), corner, column, out);
+        store_numbers(out, Tiling::apart(rows.all * columns), to + column);
+      }
+    }
+  }
+
+  FASTDQN_TARGET static void output_gradient_units_into(const Tiling& tiling,
+                                                        const void* const* grad,
+                                                        const TileRows& rows,
+                                                        void* tiles) noexcept {
+    const std::size_t columns = tiling.shape.out_channels;
+    for (std::size_t tile = 0; tile < tiling.tiles(); ++tile) {
+      Unit* to = static_cast<Unit*>(tiles) + (rows.first + tile) * columns;
+      const Corner corner(tiling, tile);
+      for (std::size_t column = 0; column < columns; column += kLanes) {
+        Tile<kPoints> out[Op::kNumbers] = {};
+#pragma GCC unroll 2
+        for (std::size_t i = 0; i < Op::kNumbers; ++i) {
+          if (grad[i] == nullptr) continue;
+          outputs_of(tiling, static_cast<const Number*>(grad[i]), corner, column, out[i]);
+        }
+        store_units(out, Tiling::apart(rows.all * columns), to + column);
       }
     }
   }
@@ -380,12 +402,11 @@ struct Tiles {
                                                   const BlockPart& part,
                                                   float* weights) noexcept {
     const Convolution& shape = tiling.shape;
-    const std::size_t depth = (part.end - part.begin) * kLanes;
     for (std::size_t output = 0; output < shape.out_channels; ++output) {
       for (std::size_t vector = part.begin; vector < part.end; ++vector, products += kLanes) {
         Tile<kPoints> in;
         Tile<kTaps> out;
-        load_points(products, Tiling::apart(shape.out_channels * depth), in);
+        load_points(products, Tiling::apart(shape.out_channels * kPartDepth), in);
         apply_both<Filter::kWeight, true>(in, out);
         float* to = weights + output * shape.depth() + place_in_weights(tiling, vector * kLanes);
 #pragma GCC unroll 3
@@ -402,13 +423,18 @@ struct Tiles {
   static constexpr TileKernels kKernels{
       .outputs = kOutputs,
       .taps = kTaps,
+      .number_nbytes = sizeof(Number),
+      .numbers = Op::kNumbers,
       .pack_into = &pack_into,
       .pack_across_into = &pack_across_into,
-      .bytes_into = &inputs_into<std::uint8_t>,
-      .inputs_into = &inputs_into<float>,
+      .bytes_into = &inputs_into<Byte>,
+      .inputs_into = &inputs_into<Number>,
       .outputs_into = &outputs_into,
       .output_gradient_into = &output_gradient_into,
       .input_gradient_into = &input_gradient_into,
+      .byte_units_into = &input_units_into<Byte>,
+      .input_units_into = &input_units_into<Number>,
+      .output_gradient_units_into = &output_gradient_units_into,
       .weight_gradient_into = &weight_gradient_into,
       .products_into = &products_into,
       .products_across_into = &products_across_into,
@@ -432,12 +458,76 @@ struct Tiles {
     }
   };
 
-  FASTDQN_INLINE static void store_points(const Tile<kPoints>& tile, std::size_t step,
-                                          float* to) noexcept {
+  /// The points of a tile of inputs, at a vector of the blocks.
+  template <class Source>
+  FASTDQN_INLINE static void inputs_of(const Tiling& tiling, const Source* x,
+                                       const Corner& corner, std::size_t vector,
+                                       Tile<kPoints>& out) noexcept {
+    const std::size_t next_y =
+        tiling.shape.stride * tiling.shape.in_width * tiling.shape.in_channels;
+    const std::size_t next_x = tiling.run();
+    const Source* first =
+        x + corner.y * next_y + corner.x * next_x + place_in_block(tiling, vector);
+    Tile<kPoints> in;
+    if (corner.blocks_are_whole) {
+#pragma GCC unroll 6
+      for (std::size_t i = 0; i < kPoints; ++i) {
+#pragma GCC unroll 6
+        for (std::size_t j = 0; j < kPoints; ++j) {
+          in[i][j] = load_floats(first + i * next_y + j * next_x);
+        }
+      }
+    } else {
+#pragma GCC unroll 6
+      for (std::size_t i = 0; i < kPoints; ++i) {
+#pragma GCC unroll 6
+        for (std::size_t j = 0; j < kPoints; ++j) {
+          in[i][j] = i < corner.blocks_y && j < corner.blocks_x
+                         ? load_floats(first + i * next_y + j * next_x)
+                         : _mm512_setzero_ps();
+        }
+      }
+    }
+    apply_both<Filter::kInput, false>(in, out);
+  }
+
+  /// The points of a tile of the outputs' gradient, at 16 columns.
+  FASTDQN_INLINE static void outputs_of(const Tiling& tiling, const Number* grad,
+                                        const Corner& corner, std::size_t column,
+                                        Tile<kPoints>& out) noexcept {
+    const std::size_t columns = tiling.shape.out_channels;
+    const std::size_t width = tiling.shape.out_width;
+    const Number* first = grad + (corner.y * width + corner.x) * columns + column;
+    Tile<kOutputs> in;
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kOutputs; ++i) {
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < kOutputs; ++j) {
+        in[i][j] = i < corner.outputs_y && j < corner.outputs_x
+                       ? load_floats(first + (i * width + j) * columns)
+                       : _mm512_setzero_ps();
+      }
+    }
+    apply_both<Filter::kOutput, true>(in, out);
+  }
+
+  FASTDQN_INLINE static void store_numbers(const Tile<kPoints>& tile, std::size_t step,
+                                           Number* to) noexcept {
 #pragma GCC unroll 6
     for (std::size_t i = 0; i < kPoints; ++i) {
 #pragma GCC unroll 6
-      for (std::size_t j = 0; j < kPoints; ++j, to += step) _mm512_storeu_ps(to, tile[i][j]);
+      for (std::size_t j = 0; j < kPoints; ++j, to += step) Op::store(to, 0xffff, tile[i][j]);
+    }
+  }
+  /// As units of one tile's numbers, or of two tiles'.
+  FASTDQN_INLINE static void store_units(const Tile<kPoints> (&tiles)[Op::kNumbers],
+                                         std::size_t step, Unit* to) noexcept {
+#pragma GCC unroll 6
+    for (std::size_t i = 0; i < kPoints; ++i) {
+#pragma GCC unroll 6
+      for (std::size_t j = 0; j < kPoints; ++j, to += step) {
+        _mm512_storeu_si512(to, Op::unit(tiles[0][i][j], tiles[Op::kNumbers - 1][i][j]));
+      }
     }
   }
   FASTDQN_INLINE static void load_points(const float* from, std::size_t step,

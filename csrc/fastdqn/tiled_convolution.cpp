@@ -6,7 +6,7 @@ namespace fastdqn {
 
 namespace {
 
-/// Floats of a matrix a point.
+/// Floats of a matrix a point; other numbers take no more.
 std::size_t floats(const Tiling& tiling, std::size_t rows, std::size_t columns) noexcept {
   return tiling.points() * Tiling::apart(rows * columns);
 }
@@ -40,68 +40,64 @@ void TiledConvolution::reserve(Scratch& scratch) const {
 }
 
 void TiledConvolution::pack(const float* weights, std::size_t part, std::size_t parts) {
-  const std::size_t count = tiling_.depth();
-  kernels_.pack_into(tiling_, weights, scale_, part * count / parts, (part + 1) * count / parts,
-                     weights_.at<float>(0));
+  const std::size_t count = tiling_.depth() / 2;
+  kernels_.pack_into(tiling_, weights, scale_, 2 * (part * count / parts),
+                     2 * ((part + 1) * count / parts), weights_.at(0));
 }
 
 void TiledConvolution::pack_across(const float* weights, std::size_t part, std::size_t parts) {
-  const std::size_t count = tiling_.shape.out_channels;
-  kernels_.pack_across_into(tiling_, weights, part * count / parts, (part + 1) * count / parts,
-                            weights_across_.at<float>(0));
+  const std::size_t count = tiling_.shape.out_channels / 2;
+  kernels_.pack_across_into(tiling_, weights, 2 * (part * count / parts),
+                            2 * ((part + 1) * count / parts), weights_across_.at(0));
 }
 
-template <class Number>
-void TiledConvolution::forward_from(std::span<const Number* const> x, const float* bias,
-                                    std::span<float* const> y, Scratch& scratch) const {
-  const std::size_t all = x.size() * tiling_.tiles();
-  const std::size_t columns = tiling_.shape.out_channels;
+void TiledConvolution::forward_bytes(std::span<const std::uint8_t* const> x, const float* bias,
+                                     std::span<std::byte* const> y, Scratch& scratch) const {
+  const std::size_t tiles = tiling_.tiles();
   for (std::size_t i = 0; i < x.size(); ++i) {
-    tiles_of(x[i], {i * tiling_.tiles(), all}, whole(), scratch);
+    kernels_.bytes_into(tiling_, x[i], {i * tiles, x.size() * tiles}, scratch.inputs.at(0));
   }
-  kernels_.products_into(tiling_.points(), all, tiling_.depth(), columns,
-                         scratch.inputs.at<float>(0), weights_.at<float>(0),
+  forward_tiles(x.size(), bias, y, scratch);
+}
+
+void TiledConvolution::forward(std::span<const std::byte* const> x, const float* bias,
+                               std::span<std::byte* const> y, Scratch& scratch) const {
+  const std::size_t tiles = tiling_.tiles();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    kernels_.inputs_into(tiling_, x[i], {i * tiles, x.size() * tiles}, scratch.inputs.at(0));
+  }
+  forward_tiles(x.size(), bias, y, scratch);
+}
+
+void TiledConvolution::forward_tiles(std::size_t samples, const float* bias,
+                                     std::span<std::byte* const> y, Scratch& scratch) const {
+  const std::size_t tiles = tiling_.tiles();
+  kernels_.products_into(tiling_.points(), samples * tiles, tiling_.depth(),
+                         tiling_.shape.out_channels, scratch.inputs.at(0), weights_.at(0),
                          scratch.products.at<float>(0));
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    kernels_.outputs_into(tiling_, scratch.products.at<float>(0), {i * tiling_.tiles(), all}, bias,
-                          y[i]);
+  for (std::size_t i = 0; i < samples; ++i) {
+    kernels_.outputs_into(tiling_, scratch.products.at<float>(0), {i * tiles, samples * tiles},
+                          bias, y[i]);
   }
 }
 
-void TiledConvolution::forward(std::span<const std::uint8_t* const> x, const float* bias,
-                               std::span<float* const> y, Scratch& scratch) const {
-  forward_from(x, bias, y, scratch);
-}
-
-void TiledConvolution::forward(std::span<const float* const> x, const float* bias,
-                               std::span<float* const> y, Scratch& scratch) const {
-  forward_from(x, bias, y, scratch);
-}
-
-void TiledConvolution::input_gradient(std::span<const float* const> grad,
-                                      std::span<const float* const> x,
-                                      std::span<float* const> grad_x, const NatureKernels& kernels,
-                                      Scratch& scratch) const {
-  const std::size_t all = grad.size() * tiling_.tiles();
-  const std::size_t columns = tiling_.shape.out_channels;
+void TiledConvolution::input_gradient(std::span<const std::byte* const> grad,
+                                      std::span<const std::byte* const> x,
+                                      std::span<std::byte* const> grad_x,
+                                      const NatureKernels& kernels, Scratch& scratch) const {
+  const std::size_t tiles = tiling_.tiles();
+  const std::size_t all = grad.size() * tiles;
   for (std::size_t i = 0; i < grad.size(); ++i) {
-    kernels_.output_gradient_into(tiling_, grad[i], {i * tiling_.tiles(), all},
-                                  scratch.products.at<float>(0));
+    kernels_.output_gradient_into(tiling_, grad[i], {i * tiles, all}, scratch.products.at(0));
   }
-  kernels_.products_into(tiling_.points(), all, columns, tiling_.depth(),
-                         scratch.products.at<float>(0), weights_across_.at<float>(0),
+  kernels_.products_into(tiling_.points(), all, tiling_.shape.out_channels, tiling_.depth(),
+                         scratch.products.at(0), weights_across_.at(0),
                          scratch.inputs.at<float>(0));
   for (std::size_t i = 0; i < grad.size(); ++i) {
-    kernels_.input_gradient_into(tiling_, scratch.inputs.at<float>(0), {i * tiling_.tiles(), all},
+    kernels_.input_gradient_into(tiling_, scratch.inputs.at<float>(0), {i * tiles, all},
                                  scratch.sums.at<float>(0));
     kernels.relu_gradient_into(scratch.sums.at<float>(0), x[i], tiling_.shape.inputs(), grad_x[i]);
   }
-}
-
-void TiledConvolution::add_products(std::size_t samples, bool first, Scratch& scratch) const {
-  kernels_.products_across_into(tiling_.points(), samples * tiling_.tiles(),
-                                tiling_.shape.out_channels, scratch.products.at<float>(0),
-                                scratch.inputs.at<float>(0), first, scratch.sums.at<float>(0));
 }
 
 }  // namespace fastdqn
