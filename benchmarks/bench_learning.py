@@ -8,6 +8,7 @@ those products, one after the other. Both are measured among the contenders, tur
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -609,9 +610,10 @@ class Parts:
         self.seconds: dict[str, float] = {}
 
     def timed(self, call: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """The same function, with its time counted."""
+        """The same function, with its attributes, and with its time counted."""
         self.seconds[part] = 0.0
 
+        @functools.wraps(call, ("__doc__",))
         def timed(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
             try:

@@ -63,15 +63,14 @@ class Actor:
     def act(self, step: int) -> NDArray[np.int64]:
         """Actions [N] int64, where environment i takes step `step + i`."""
         count = len(self._stacks_array)
-        epsilons = np.fromiter((self._epsilon(step + i) for i in range(count)), np.float64, count)
+        epsilons = [self._epsilon(step + i) for i in range(count)]
         explores = self._generator.random(count) < epsilons
         if self._reject_padding:
             explores |= self._memory.needs_padding()
         actions = self._generator.integers(self._num_actions, size=count)
         if not explores.all():  # in the warm-up no network is needed
             self._memory.stacks_into(self._stacks_array)
-            greedy = self._policy()
-            actions[~explores] = greedy[~explores]
+            np.copyto(actions, self._policy(), where=~explores)
         return actions
 
 

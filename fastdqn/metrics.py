@@ -176,6 +176,9 @@ class StepOutcome(Protocol):
     def frames_used(self) -> NDArray[np.int64]: ...
 
 
+_NONE = np.empty(0, np.int64)
+
+
 class EpisodeTracker:
     """Follows each environment's game and keeps the scores of the last 100."""
 
@@ -191,7 +194,10 @@ class EpisodeTracker:
         self._scores += outcome.rewards
         self._steps += 1
         self._frames += outcome.frames_used
-        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
+        over = outcome.terminated | outcome.truncated
+        if not over.any():
+            return _NONE
+        ended = np.flatnonzero(over)
         for env in ended:
             counters.episodes += 1
             self._last.append(float(self._scores[env]))
@@ -206,9 +212,8 @@ class EpisodeTracker:
                     not outcome.terminated[env],
                 )
             )
-        if ended.size:
-            for running in (self._scores, self._steps, self._frames):
-                running[ended] = 0
+        for running in (self._scores, self._steps, self._frames):
+            running[ended] = 0
         return ended
 
     def save_state(self) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def test_a_config_refuses_numbers_of_workers(settings: Any, message: str) -> Non
 
 @pytest.mark.parametrize(
     ("num_envs", "cores", "workers"),
-    [(1, 64, 0), (8, 1, 0), (8, 2, 1), (8, 3, 2), (8, 64, 8), (64, 16, 15)],
+    [(1, 64, 0), (8, 1, 0), (8, 2, 0), (8, 3, 2), (8, 64, 8), (64, 16, 15)],
 )
 def test_the_number_of_workers_suits_the_machine(num_envs: int, cores: int, workers: int) -> None:
     assert default_workers(num_envs, cores) == workers

@@ -55,9 +55,10 @@ def default_workers(num_envs: int, cores: int) -> int:
     """How many processes pay off for `num_envs` games on so many cores; 0: none beside this one.
 
     A single game waits for its worker's signals, which costs more than is gained. All cores but one
-    are the games'; of two, one, though both are busy learning: the gaps there are enough.
+    are the games'; but of two none: there updates are computed on the other one while the games are
+    played here.
     """
-    return min(num_envs, cores - 1) if num_envs > 1 else 0
+    return min(num_envs, cores - 1) if num_envs > 1 and cores > 2 else 0
 
 
 def make_serial(
