@@ -69,6 +69,10 @@ def presets_page() -> str:
         "and differences.",
         "This page is what `python -m fastdqn.preset_texts` prints.",
         "",
+        "With all of them, an update that the C++ core computes beside the environments' steps is "
+        "acted by from the",
+        "step on at which the next is due, not from the step after it ([learner.md](learner.md)).",
+        "",
     ]
     for name, preset in PRESETS.items():
         lines += [f"## {name}", "", *textwrap.wrap(preset.source, 115, break_on_hyphens=False), ""]

@@ -2,7 +2,8 @@
 
 `Trainer` puts the parts together and `Trainer.run` is the loop that drives them: act, learn while
 the environments step, remember, report. What each part does stands in its own module; when updates
-and target copies are due is `LearningSchedule`'s alone. One seed determines all of it.
+and target copies are due is `LearningSchedule`'s alone. One seed determines all of it: what is
+computed side by side, and which weights are acted by, depends on the steps and not on the time.
 """
 
 from __future__ import annotations

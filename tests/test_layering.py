@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "lanes": set(),
     "device_replay": {"errors", "lanes", "units"},
     "staging": {"device_replay", "lanes", "networks", "replay"},
-    "actor": {"graphs", "lanes"},
+    "actor": {"lanes"},
     "agent": {"config"},
     "machine": {"errors"},
     "frame_sizes": set(),

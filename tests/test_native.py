@@ -458,6 +458,10 @@ def test_wrong_arguments_are_refused() -> None:
     def update(batch: Any, adam: AdamStep = step) -> None:
         NatureUpdate(pool, core, core, batch, **rule).finish(arrays, adam, **factors)
 
+    done = NatureUpdate(pool, core, core, batch, **rule)
+    done.finish(arrays, step, **factors)
+    with pytest.raises(RuntimeError, match="finished before"):
+        done.finish(arrays, step, **factors)
     with pytest.raises(IndexError, match="action 6 of row 1; expected 0 to 5"):
         update([frames, np.array([5, 6]), *batch[2:]])
     for call, message in (

@@ -521,8 +521,8 @@ something else, as having values of `online`. Without it `finish` does all of it
 --
 
 Move the weights, by `adam`, an AdamStep of the weights and these gradients. Returns the loss and
-the mean of the taken actions' values. To be called once. ValueError where `adam` is of other arrays,
-IndexError for an action that there is not.)");
+the mean of the taken actions' values. ValueError where `adam` is of other arrays, IndexError for an
+action that there is not, RuntimeError for a second call.)");
 
   module.def("q_learning_into", &q_learning, py::arg("q_tm1"), py::arg("a_tm1"), py::arg("r_t"),
              py::arg("discount_t"), py::arg("q_t_value"), py::arg("q_t_selector"),

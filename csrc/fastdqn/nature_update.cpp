@@ -53,6 +53,8 @@ void NatureUpdate::compute() noexcept {
 QLearningResult NatureUpdate::finish(const NatureWeights<float>& gradients,
                                      std::span<const AdamArrays> adam,
                                      const AdamFactors& factors) {
+  if (finished_) throw std::logic_error("the update has been finished before");
+  finished_ = true;
   if (begun_) {
     wait();
   } else {

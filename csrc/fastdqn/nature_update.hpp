@@ -44,7 +44,7 @@ class NatureUpdate {
   /// time: others begin when they are finished.
   void begin();
 
-  /// Moves the weights. To be called once; exceptions as those of the parts.
+  /// Moves the weights. Exceptions as those of the parts; std::logic_error for a second call.
   QLearningResult finish(const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
                          const AdamFactors& factors);
 
@@ -59,6 +59,7 @@ class NatureUpdate {
   const UpdateRule rule_;
   bool begun_ = false;
   bool computed_ = false;
+  bool finished_ = false;
 
   std::vector<float> grad_;  // [rows, num_actions], the loss's by the values of the states
   QLearningResult result_{};
