@@ -102,8 +102,9 @@ def needs_of(
             frame = min(frame, budgeted_frame_bytes(game))
     in_files = config.replay_dir is not None
     models = 2 * network_bytes  # one, and a new one beside it
+    batch = 2 * config.batch_size * config.stack * raw  # of an update under way
     checkpoints = (
-        max(0, _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes) - written)
+        max(0, _checkpoint_bytes(config, frame + RECORD_BYTES, network_bytes + batch) - written)
         if config.makes_checkpoints
         else 0
     )
@@ -119,7 +120,8 @@ def needs_of(
 
 def _checkpoint_bytes(config: Config, frame: int, network_bytes: int) -> int:
     """Of those that are kept and of one being written beside them: they share the chunks that they
-    have in common. `frame` is what one takes with its record."""
+    have in common. `frame` is what one takes with its record, `network_bytes` all that is not the
+    replay memory's."""
     steps = float(config.checkpoint_period_steps or math.inf)
     if config.checkpoint_period_minutes is not None:
         steps = min(steps, config.checkpoint_period_minutes * 60 * MOST_STEPS_PER_SECOND)

@@ -7,6 +7,7 @@ is computed is what `ExplicitPasses` computes; sums are in another order.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -51,8 +52,8 @@ class NativePasses:
         # What is never written takes no memory.
         self._grads = [torch.empty_like(weight) for weight in self._weights]
         self._grad_arrays = [_in_memory_order(grad).detach().numpy() for grad in self._grads]
-        self.busy = False
-        """Whether other threads compute with the network: values of few rows leave them alone."""
+        # Whose threads are busy: values of few rows leave them alone.
+        self._under_way: weakref.WeakSet[NativeUpdate] = weakref.WeakSet()
         self.refresh()
 
     @staticmethod
@@ -96,7 +97,8 @@ class NativePasses:
         return choose
 
     def _threads_for(self, rows: int) -> ThreadPool:
-        return own_thread() if self.busy and rows <= MOST_ROWS_ALONE else compute_threads()
+        alone = self._under_way and rows <= MOST_ROWS_ALONE
+        return own_thread() if alone else compute_threads()
 
     def forward(self, inputs: Inputs, learned: int) -> Tensor:
         values = torch.empty(len(inputs), self.num_actions)
@@ -158,14 +160,15 @@ class NativeUpdate:
     def begin(self) -> None:
         """Have other threads begin, while the caller does something else."""
         self._update.begin()
-        self._online.busy = True
+        self._online._under_way.add(self)
 
     def finish(self) -> Metrics | None:
         """Move the online network's weights; None where the optimizer's state does not suit."""
         online = self._online
-        online.busy = False
+        online._under_way.discard(self)
         step = self._optimizer.begin_core_step(online._grads)
         if step is None:
+            del self._update  # and wait until nothing computes it any more
             return None
         metrics = self._update.finish(online._grad_arrays, step.adam, **step.factors)
         self._optimizer.count_step()  # an update that was refused is none

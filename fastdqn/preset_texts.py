@@ -70,8 +70,8 @@ def presets_page() -> str:
         "This page is what `python -m fastdqn.preset_texts` prints.",
         "",
         "With all of them, an update that the C++ core computes beside the environments' steps is "
-        "acted by from the",
-        "step on at which the next is due, not from the step after it ([learner.md](learner.md)).",
+        "acted by once the next",
+        "has become due, up to a train period later than otherwise ([learner.md](learner.md)).",
         "",
     ]
     for name, preset in PRESETS.items():

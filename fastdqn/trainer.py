@@ -245,11 +245,11 @@ class Trainer:
         torch.set_num_threads(config.threads or choose_threads())
         numbers = ExitStack()
         numbers.enter_context(exact_float32())
-        if self._to_go_on_with is not None:
-            due, batch = self._to_go_on_with
-            self._to_go_on_with = None
-            self._under_way = _UnderWay(due, self.learner.begin_update(batch), ExitStack())
         try:
+            if self._to_go_on_with is not None:
+                due, batch = self._to_go_on_with
+                self._to_go_on_with = None
+                self._under_way = _UnderWay(due, self.learner.begin_update(batch), ExitStack())
             if not self._begun:
                 self._begin(envs.reset())
                 self._begun = True
@@ -456,7 +456,8 @@ class Trainer:
         self._evaluator.load_state(state["evaluations"])
         self._due = tuple(Due[name] for name in state["due"])
         if (under_way := state.get("under_way")) is not None:
-            batch = [torch.from_numpy(np.array(part)) for part in under_way["batch"]]
+            parts = under_way["batch"]
+            batch = [torch.from_numpy(np.array(part)).to(self.device) for part in parts]
             self._to_go_on_with = tuple(Due[name] for name in under_way["due"]), batch
         self._exploration.bit_generator.state = state["exploration"]
         self._means.load_state(state["means"])
@@ -592,7 +593,7 @@ class _UnderWay(NamedTuple):
         """The batch: the memory may have lost it by now. No weight has changed yet."""
         return {
             "due": [due.name for due in self.due],
-            "batch": [part.numpy().copy() for part in self.update.batch],
+            "batch": [part.cpu().numpy().copy() for part in self.update.batch],
         }
 
 

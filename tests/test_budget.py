@@ -156,11 +156,14 @@ def test_a_disk_too_small_is_refused(tmp_path: Path) -> None:
     )
 
 
+BATCH_BYTES = 2 * 32 * 4 * 7_056  # of an update that is under way
+
+
 def test_checkpoints_hold_the_replay_memory(tmp_path: Path) -> None:
     """Those that are kept, and the one that is written beside them."""
     out = tmp_path / "runs"
     config = breakout(replay_capacity=10_000, replay_storage="raw", out=str(out))
-    written = 3 * (10_000 * (7_056 + 40) + 35_651_584) + 2 * 35_651_584
+    written = 3 * (10_000 * (7_056 + 40) + 35_651_584 + BATCH_BYTES) + 2 * 35_651_584
     assert needs(config).written == written
     # A resumed run has some of them already, at most all.
     assert needs(config, written=10**8).written == written - 10**8
@@ -174,8 +177,8 @@ def test_checkpoints_hold_the_replay_memory(tmp_path: Path) -> None:
 def test_checkpoints_share_what_does_not_change_between_them(tmp_path: Path) -> None:
     settings = {"replay_capacity": 1_000_000, "replay_storage": "raw", "out": str(tmp_path)}
     period = {"checkpoint_period_minutes": None, "checkpoint_period_steps": 50_000}
-    frame, network = 7_056 + 40, 35_651_584
-    whole = 1_000_000 * frame + network + 2 * network  # and the models
+    frame, models, network = 7_056 + 40, 2 * 35_651_584, 35_651_584 + BATCH_BYTES
+    whole = 1_000_000 * frame + network + models
     changes = 50_000 * frame + 4_000_000 + 8 * 2**20
     for keep in (1, 2, 5):
         config = breakout(**settings, **period, keep_checkpoints=keep)

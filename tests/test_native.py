@@ -330,6 +330,55 @@ def test_an_update_beside_its_caller_is_the_same_to_the_last_bit(
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_updates_that_get_in_each_others_way_are_refused() -> None:
+    learner = learner_of(torch.float32)
+    x = stacks(80, learner.online)
+
+    def batch(rows: int) -> tuple[Tensor, ...]:
+        numbers = torch.zeros(rows, dtype=torch.int64), torch.ones(rows), torch.ones(rows)
+        return (x[:rows], *numbers, x[rows : 2 * rows])
+
+    started = learner.begin_update(batch(10))
+    assert started.native is not None
+    with pytest.raises(RuntimeError, match="begun before"):
+        started.native.begin()
+    learner.update(*batch(40))
+    before = state_of(learner, x)
+    with pytest.raises(RuntimeError, match="another forward pass"):
+        started.finish()
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(learner, x), strict=True))
+    with pytest.raises(RuntimeError, match="begun before"):
+        started.native.begin()
+
+
+def test_an_update_whose_optimizer_does_not_suit_any_more_is_made_in_parts() -> None:
+    learner, other = learner_of(torch.float32), learner_of(torch.float32)
+    x = stacks(20, learner.online)
+    batch = (x[:10], torch.zeros(10, dtype=torch.int64), torch.ones(10), torch.ones(10), x[10:])
+    for each in (learner, other):
+        each.update(*batch)
+    started = learner.begin_update(batch)
+    assert isinstance(learner.optimizer, Adam)
+    learner.optimizer._uses_core = False
+    assert started.finish() == other.update(*batch)
+
+
+def test_values_of_no_stacks_are_none() -> None:
+    passes = NativePasses(make_network())
+    assert passes.values(passes.inputs(stacks(0, make_network()))).shape == (0, 6)
+
+
+def test_an_action_of_no_number_is_the_first_as_in_pytorch() -> None:
+    learner = learner_of(torch.float32)
+    x = stacks(2, learner.online)
+    with torch.no_grad():
+        learner.online.values.bias[3] = float("nan")
+    learner.refresh()
+    policy = learner.core_policy(x)
+    assert policy is not None
+    assert policy().tolist() == learner.values(x).argmax(1).tolist() == [3, 3]
+
+
 def test_an_update_that_is_never_finished_is_none() -> None:
     learner = learner_of(torch.float32)
     x = stacks(20, learner.online)

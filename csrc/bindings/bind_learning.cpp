@@ -215,7 +215,7 @@ void forward_into(Published& published, ThreadPool& pool, const py::sequence& va
 }
 
 /// The gradient [learned, actions] of the kept rows' values.
-const float* values_gradient(const Published& published, py::handle grad) {
+const float* values_gradient(Published& published, py::handle grad) {
   const Shape shape = values_shape(published.network, published.network.learned());
   return static_cast<const float*>(checked<float>(grad, "grad", &shape, false).data());
 }
@@ -305,15 +305,19 @@ class PublishedUpdate {
                 transitions(online_, target.cast<Published&>(), batch),
                 {double_learning, {huber, mean}}) {
     for (const py::handle array : batch) kept_.push_back(py::reinterpret_borrow<py::object>(array));
-    online_.learned = py::make_tuple(batch[0], batch[4]);
+    stacks_ = py::make_tuple(batch[0], batch[4]);
   }
 
-  void begin() { update_.begin(); }
+  void begin() {
+    update_.begin();
+    online_.learned = stacks_;
+  }
 
   py::tuple finish(const py::sequence& gradients, const AdamArguments& adam, double learning_rate,
                    double beta1, double beta2, double epsilon, double step) {
     const NatureWeights<float> to = gradients_argument(online_, gradients);
     const AdamFactors by = AdamArguments::factors(learning_rate, beta1, beta2, epsilon, step);
+    online_.learned = stacks_;
     QLearningResult result;
     {
       const NoGil no_gil;
@@ -346,6 +350,7 @@ class PublishedUpdate {
   }
 
   std::vector<py::object> kept_;
+  py::object stacks_;
   Published& online_;
   NatureUpdate update_;
 };
@@ -513,7 +518,8 @@ See the class.)")
 --
 
 Have the pool's own threads compute what needs no weight to be written, while the caller does
-something else, as having values of `online`. Without it `finish` does all of it.)")
+something else, as having values of `online`. Without it `finish` does all of it. RuntimeError for a
+second call.)")
       .def("finish", &PublishedUpdate::finish, py::arg("gradients"), py::arg("adam"),
            py::kw_only(), py::arg("learning_rate"), py::arg("beta1"), py::arg("beta2"),
            py::arg("epsilon"), py::arg("step"),
@@ -522,7 +528,8 @@ something else, as having values of `online`. Without it `finish` does all of it
 
 Move the weights, by `adam`, an AdamStep of the weights and these gradients. Returns the loss and
 the mean of the taken actions' values. ValueError where `adam` is of other arrays, IndexError for an
-action that there is not, RuntimeError for a second call.)");
+action that there is not, RuntimeError for a second call and where `online` has made another forward
+pass for learning since.)");
 
   module.def("q_learning_into", &q_learning, py::arg("q_tm1"), py::arg("a_tm1"), py::arg("r_t"),
              py::arg("discount_t"), py::arg("q_t_value"), py::arg("q_t_selector"),

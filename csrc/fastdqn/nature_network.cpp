@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "fastdqn/q_learning.hpp"
+
 namespace fastdqn {
 
 namespace {
@@ -199,20 +201,27 @@ void NatureNetwork::actions_into(ThreadPool& pool, std::span<const Stacks> stack
   }
   const float* row = values_.data();
   for (std::size_t i = 0; i < rows; ++i, row += shape_.num_actions) {
-    actions[i] = std::max_element(row, row + shape_.num_actions) - row;
+    actions[i] = static_cast<std::int64_t>(index_of_largest(row, shape_.num_actions));
   }
 }
 
-void NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
+std::size_t NatureNetwork::learned() {
+  const std::lock_guard lock(learning_mutex_);
+  return learned_;
+}
+
+std::uint64_t NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
                                  std::size_t learned, float* values) {
   const std::lock_guard lock(learning_mutex_);
   const std::shared_lock shared(weights_mutex_);
   learned_ = 0;
+  ++passes_;
   for (std::size_t layer = 0; layer < 2; ++layer) {
     kept_[layer].reserve(numbers_nbytes(learned * convolutions_[layer].outputs()));
   }
   compute(pool, stacks, learned, rows_, values);
   learned_ = learned;
+  return passes_;
 }
 
 void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
@@ -224,6 +233,7 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
     }
   }
   const std::size_t count = rows.stacks.size();
+  if (count == 0 && learned == 0) return;
   if (learned > count) {
     throw std::invalid_argument("learned is " + std::to_string(learned) + " of " +
                                 std::to_string(count) + " rows");
@@ -362,11 +372,14 @@ void NatureNetwork::backward_into(ThreadPool& pool, const float* grad,
   backward(pool, grad, gradients, nullptr);
 }
 
-void NatureNetwork::step(ThreadPool& pool, const float* grad,
+void NatureNetwork::step(ThreadPool& pool, std::uint64_t pass, const float* grad,
                          const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
                          const AdamFactors& factors) {
   const std::lock_guard lock(learning_mutex_);
   const std::unique_lock exclusive(weights_mutex_);
+  if (pass != passes_) {
+    throw std::logic_error("another forward pass has been made since this gradient's");
+  }
   const NatureSizes size = sizes();
   const auto check = [&](std::size_t k, const float* weights, const float* own_gradients,
                          std::size_t count) {

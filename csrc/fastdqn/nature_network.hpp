@@ -54,9 +54,9 @@ struct Stacks {
 ///
 /// Weights, their gradients and all sums are float32. In bfloat16 products are of numbers rounded to
 /// bfloat16, except in the last layer. Every number is computed by one thread in one order: results
-/// do not depend on how many threads there are, nor a row's on the other rows, except in float32 on
-/// whether there are enough for minimal filtering: fewer than kFewRows that nothing is learned from
-/// are computed another way, which rounds otherwise.
+/// do not depend on how many threads there are, nor a row's on the other rows, except on whether there
+/// are enough for minimal filtering: fewer than kFewRows that nothing is learned from are computed
+/// another way, which rounds otherwise.
 ///
 /// Thread-safe, and values can be had while another thread computes, but for the time in which weights
 /// are written. A `backward_into` or `step` belongs to the last `forward_into`, and stacks and weights
@@ -77,8 +77,8 @@ class NatureNetwork {
   const NatureShape& shape() const noexcept { return shape_; }
   NatureSizes sizes() const noexcept;
 
-  /// Rows that the last `forward_into` has kept.
-  std::size_t learned() const noexcept { return learned_; }
+  /// Rows that the last `forward_into` has kept. Waits for one that is being computed.
+  std::size_t learned();
 
   /// Takes over the weights: to be called before anything else, and whenever they have changed.
   void refresh(ThreadPool& pool);
@@ -86,12 +86,13 @@ class NatureNetwork {
   /// [rows, num_actions], of all stacks one behind the other.
   void values_into(ThreadPool& pool, std::span<const Stacks> stacks, float* values);
 
-  /// The action of the largest value of each row; of equal ones the first.
+  /// The action of the largest value of each row, by index_of_largest.
   void actions_into(ThreadPool& pool, std::span<const Stacks> stacks, std::int64_t* actions);
 
   /// The same as values_into, keeping what `backward` needs of the first `learned` rows. The stacks have to stay.
-  void forward_into(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
-                    float* values);
+  /// Returns the pass's number, for `step`.
+  std::uint64_t forward_into(ThreadPool& pool, std::span<const Stacks> stacks, std::size_t learned,
+                             float* values);
 
   /// From the gradient [learned, num_actions] of the kept rows' values those of all weights.
   /// std::logic_error without a `forward_into` before.
@@ -99,10 +100,13 @@ class NatureNetwork {
 
   /// The same, Adam's step by these gradients, and `refresh`, all in one: the numbers are those of
   /// the three in turn. The hidden layer's gradient, nearly all that there are, is written nowhere.
+  /// `pass` is the number of the pass that the gradient belongs to: std::logic_error where there has
+  /// been another since.
   /// `adam` has the network's weights and these gradients in the order of NatureWeights's members by
   /// layer; std::invalid_argument where it has others.
-  void step(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients,
-            std::span<const AdamArrays> adam, const AdamFactors& factors);
+  void step(ThreadPool& pool, std::uint64_t pass, const float* grad,
+            const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
+            const AdamFactors& factors);
 
  private:
   using Buffer = AlignedBuffer;
@@ -173,6 +177,7 @@ class NatureNetwork {
   std::mutex learning_mutex_;  // guards all that follows, and is taken before weights_mutex_
   // What is kept for the backward pass, and what that adds.
   std::size_t learned_ = 0;
+  std::uint64_t passes_ = 0;  // of forward_into
   Rows rows_;
   std::array<Buffer, 2> kept_;        // numbers [learned, outputs] of two convolutions
   Buffer grad_hidden_, grad_hidden_across_;

@@ -12,6 +12,8 @@ NatureUpdate::NatureUpdate(ThreadPool& pool, NatureNetwork& online, NatureNetwor
 NatureUpdate::~NatureUpdate() { wait(); }
 
 void NatureUpdate::begin() {
+  if (asked_ || finished_) throw std::logic_error("the update has been begun before");
+  asked_ = true;
   begun_ = pool_.start([](void* update) { static_cast<NatureUpdate*>(update)->compute(); }, this);
 }
 
@@ -29,8 +31,8 @@ void NatureUpdate::compute() noexcept {
     target_.values_into(pool_, std::array{batch_.next_states}, target_values.data());
     // With double learning the online network sees both, side by side.
     const std::array stacks{batch_.states, batch_.next_states};
-    online_.forward_into(pool_, std::span(stacks).first(rule_.double_learning ? 2 : 1), rows,
-                         values.data());
+    pass_ = online_.forward_into(pool_, std::span(stacks).first(rule_.double_learning ? 2 : 1), rows,
+                                 values.data());
     result_ = q_learning_into(
         {
             .rows = rows,
@@ -62,7 +64,7 @@ QLearningResult NatureUpdate::finish(const NatureWeights<float>& gradients,
   }
   if (failure_) std::rethrow_exception(failure_);
   if (!computed_) throw std::logic_error("the update was begun before this process was forked");
-  online_.step(pool_, grad_.data(), gradients, adam, factors);
+  online_.step(pool_, pass_, grad_.data(), gradients, adam, factors);
   return result_;
 }
 

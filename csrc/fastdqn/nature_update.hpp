@@ -41,7 +41,7 @@ class NatureUpdate {
   NatureUpdate& operator=(const NatureUpdate&) = delete;
 
   /// Has the pool's own threads begin, while the caller does something else. They do one update at a
-  /// time: others begin when they are finished.
+  /// time: others begin when they are finished. std::logic_error for a second call, or after `finish`.
   void begin();
 
   /// Moves the weights. Exceptions as those of the parts; std::logic_error for a second call.
@@ -57,11 +57,13 @@ class NatureUpdate {
   NatureNetwork& target_;
   const Transitions batch_;
   const UpdateRule rule_;
+  bool asked_ = false;  // to begin
   bool begun_ = false;
   bool computed_ = false;
   bool finished_ = false;
 
   std::vector<float> grad_;  // [rows, num_actions], the loss's by the values of the states
+  std::uint64_t pass_ = 0;   // of the online network, that it belongs to
   QLearningResult result_{};
   std::exception_ptr failure_;
 };

@@ -7,9 +7,6 @@
 
 namespace fastdqn {
 
-namespace {
-
-/// The first of the largest values; a value that is no number counts as larger than all others.
 std::size_t index_of_largest(const float* values, std::size_t count) noexcept {
   std::size_t best = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -18,8 +15,6 @@ std::size_t index_of_largest(const float* values, std::size_t count) noexcept {
   }
   return best;
 }
-
-}  // namespace
 
 QLearningResult q_learning_into(const QLearningBatch& batch, LossRule rule, float* grad) {
   const std::size_t actions = batch.num_actions;

@@ -23,6 +23,10 @@ struct QLearningBatch {
   const float* q_t_selector;
 };
 
+/// The first of the largest of `count` values, one or more; a value that is no number counts as larger
+/// than all others.
+std::size_t index_of_largest(const float* values, std::size_t count) noexcept;
+
 struct QLearningResult {
   float loss;
   float mean_q;  // of the taken actions' values

@@ -62,7 +62,6 @@ struct BlockPart {
 /// Kernels for tiles of one size. Depths are 64 or a multiple, columns 32, 64 or a multiple of 64.
 struct TileKernels {
   std::size_t outputs, taps;
-  std::size_t number_nbytes;
   std::size_t numbers;  // in a unit
 
   /// Weights [out_channels, depth], of those of a block's numbers from `begin` to `end`, an even

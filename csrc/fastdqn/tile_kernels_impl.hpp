@@ -423,7 +423,6 @@ struct Tiles {
   static constexpr TileKernels kKernels{
       .outputs = kOutputs,
       .taps = kTaps,
-      .number_nbytes = sizeof(Number),
       .numbers = Op::kNumbers,
       .pack_into = &pack_into,
       .pack_across_into = &pack_across_into,

@@ -329,9 +329,9 @@ void check_step(const NatureShape& shape, NatureNumbers numbers, std::size_t row
     std::vector<float> values(rows * shape.num_actions);
     const std::array parts{Stacks{stacks.data(), rows}};
     for (int step = 0; step < 2; ++step) {
-      network.forward_into(pool, parts, rows, values.data());
+      const std::uint64_t pass = network.forward_into(pool, parts, rows, values.data());
       if (at_once) {
-        network.step(pool, grad.data(), gradients.view<float>(), adam, factors);
+        network.step(pool, pass, grad.data(), gradients.view<float>(), adam, factors);
       } else {
         network.backward_into(pool, grad.data(), gradients.view<float>());
         adam_step(pool, adam, factors);
@@ -346,9 +346,12 @@ void check_step(const NatureShape& shape, NatureNumbers numbers, std::size_t row
     }
     results.push_back(values);
     std::swap(adam[0], adam[2]);
-    network.forward_into(pool, parts, rows, values.data());
-    CHECK_THROWS(network.step(pool, grad.data(), gradients.view<float>(), adam, factors),
+    const std::uint64_t pass = network.forward_into(pool, parts, rows, values.data());
+    CHECK_THROWS(network.step(pool, pass, grad.data(), gradients.view<float>(), adam, factors),
                  std::invalid_argument, "not one of the network's weights and gradients");
+    CHECK_THROWS(network.step(pool, pass - 1, grad.data(), gradients.view<float>(), adam, factors),
+                 std::logic_error, "another forward pass");
+    network.values_into(pool, std::array<Stacks, 0>{}, values.data());  // of no rows, none
   }
   CHECK(results[0] == results[1]);
 }
