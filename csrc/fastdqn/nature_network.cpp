@@ -211,7 +211,7 @@ std::size_t NatureNetwork::learned() {
 }
 
 std::uint64_t NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
-                                 std::size_t learned, float* values) {
+                                          std::size_t learned, float* values) {
   const std::lock_guard lock(learning_mutex_);
   const std::shared_lock shared(weights_mutex_);
   learned_ = 0;
@@ -319,9 +319,11 @@ void NatureNetwork::convolve_few(ThreadPool& pool, Rows& rows) {
   reserve_for_rows(rows.few, count);
   pool.alert();
   pool.run(count, [&](std::size_t row, std::size_t) {
-    image_into(rows.stacks[row], rows.few.image.at(row * numbers_nbytes(convolutions_[0].inputs())));
+    image_into(rows.stacks[row],
+               rows.few.image.at(row * numbers_nbytes(convolutions_[0].inputs())));
   });
-  const std::array<const Buffer*, 4> places{&rows.few.image, &rows.few.first, &rows.few.second, &rows.third};
+  const std::array<const Buffer*, 4> places{&rows.few.image, &rows.few.first, &rows.few.second,
+                                            &rows.third};
   for (std::size_t layer = 0; layer < 3; ++layer) {
     const Convolution& shape = convolutions_[layer];
     pool.run(count * parts, [&](std::size_t item, std::size_t) {
@@ -412,24 +414,25 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
   grad_hidden_.reserve(numbers_nbytes(learned_ * kHidden));
   grad_hidden_across_.reserve(groups * kHidden * sizeof(float));
   grad_third_.reserve(numbers_nbytes(learned_ * features_));
+  // Tiles make units of their own: of them, only the hidden layer's inputs are needed.
+  const bool direct = tiled_.empty();
   for (std::size_t layer = 0; layer < 3; ++layer) {
-    const Convolution& shape = convolutions_[layer];
-    if (layer < 2 || numbers == 2) {
-      grad_units_[layer].reserve(groups * shape.outputs() * sizeof(float));
-    }
-    if (numbers == 2) in_units_[layer].reserve(groups * shape.outputs() * sizeof(float));
+    const std::size_t nbytes = groups * convolutions_[layer].outputs() * sizeof(float);
+    if (layer < 2 || (numbers == 2 && direct)) grad_units_[layer].reserve(nbytes);
+    if (numbers == 2 && (layer == 2 || direct)) in_units_[layer].reserve(nbytes);
   }
   std::size_t channels = 0;
   for (const Convolution& shape : convolutions_) channels += shape.out_channels;
-  const std::size_t bias_sums = tiled_.empty() ? groups : learned_;
+  const std::size_t bias_sums = direct ? groups : learned_;
   grad_biases_.reserve(bias_sums * channels * sizeof(float));
   rows_.scratch.resize(std::max(rows_.scratch.size(), pool.threads()));
   for (Scratch& scratch : rows_.scratch) {
     scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
+    for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
+    if (!direct) continue;
     scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
     scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
                                                    convolutions_[1].outputs())));
-    for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
   }
 
   // The values' layer; and of the hidden layer's inputs two samples each side by side.
@@ -466,12 +469,12 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
 
   // The convolutions: the gradients of their outputs, and then those of their weights. The hidden
   // layer's step waits for memory where these compute, so they take turns.
-  const std::size_t pieces = tiled_.empty() ? groups : tiled_groups(learned_, pool.threads());
+  const std::size_t pieces = direct ? groups : tiled_groups(learned_, pool.threads());
   const std::size_t items = pieces + (step == nullptr ? 0 : kStepParts);
   pool.run(items, [&](std::size_t item, std::size_t thread) {
     const std::size_t piece = part_begin(item, items, pieces);
     if (part_begin(item + 1, items, pieces) != piece) {
-      if (tiled_.empty()) {
+      if (direct) {
         gradients_of_group(piece, rows_.scratch[thread]);
       } else {
         gradients_of_rows(part_begin(piece, pieces, learned_),
@@ -485,7 +488,7 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
                                      part_begin(part + 1, kStepParts, kHidden), step->arrays,
                                      step->factors, hidden_.at(0));
   });
-  if (tiled_.empty()) {
+  if (direct) {
     gradients_of_filters(pool, gradients);
   } else {
     gradients_of_filters_in_tiles(pool, gradients);

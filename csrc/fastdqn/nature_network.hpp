@@ -182,7 +182,7 @@ class NatureNetwork {
   std::array<Buffer, 2> kept_;        // numbers [learned, outputs] of two convolutions
   Buffer grad_hidden_, grad_hidden_across_;
   Buffer grad_third_;                 // numbers [learned, features]
-  std::array<Buffer, 3> grad_units_;  // units [groups, outputs]
+  std::array<Buffer, 3> grad_units_;  // units [groups, outputs]; of tiled, numbers [learned, outputs]
   std::array<Buffer, 3> in_units_;    // units [groups, inputs], of layers 1 and 2; of the hidden one
   Buffer grad_biases_;                // floats [groups, channels of all convolutions]
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "convolution_support.hpp"
 #include "fastdqn/nature_network.hpp"
 #include "fastdqn/optimizer_steps.hpp"
 #include "fastdqn/rng.hpp"
@@ -102,28 +103,6 @@ struct Reference {
                             : weight);
   }
 
-  /// Calls body(output, input, weight), the indices of each product of a convolution.
-  template <class Body>
-  static void each(const Convolution& conv, const Body& body) {
-    for (std::size_t oy = 0; oy < conv.out_height; ++oy) {
-      for (std::size_t ox = 0; ox < conv.out_width; ++ox) {
-        for (std::size_t o = 0; o < conv.out_channels; ++o) {
-          for (std::size_t ky = 0; ky < conv.kernel; ++ky) {
-            for (std::size_t kx = 0; kx < conv.kernel; ++kx) {
-              for (std::size_t c = 0; c < conv.in_channels; ++c) {
-                const std::size_t y = oy * conv.stride + ky;
-                const std::size_t x = ox * conv.stride + kx;
-                body((oy * conv.out_width + ox) * conv.out_channels + o,
-                     (y * conv.in_width + x) * conv.in_channels + c,
-                     ((o * conv.kernel + ky) * conv.kernel + kx) * conv.in_channels + c);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-
   /// Values; where there is a gradient by them, adds those by the weights to `gradients`.
   Doubles run(const std::uint8_t* stack, const float* grad, std::vector<Doubles>* gradients) const {
     const auto convs = layers();
@@ -138,7 +117,7 @@ struct Reference {
     for (std::size_t layer = 0; layer < 3; ++layer) {
       const Convolution& conv = convs[layer];
       Doubles sums(conv.outputs());
-      each(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
+      each_product(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
         sums[to] += x[layer][from] * filter(layer, weight);
       });
       for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -193,7 +172,7 @@ struct Reference {
         g[3 + layer][i % conv.out_channels] += grad_x[i];
       }
       Doubles next(conv.inputs());
-      each(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
+      each_product(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
         g[layer][weight] += grad_x[to] * x[layer][from] * (layer == 0 ? 1.0 / 255 : 1.0);
         next[from] += grad_x[to] * filter(layer, weight);
       });

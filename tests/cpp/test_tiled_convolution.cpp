@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "convolution_support.hpp"
 #include "fastdqn/nature_kernels.hpp"
 #include "fastdqn/rng.hpp"
 #include "fastdqn/tiled_convolution.hpp"
@@ -84,28 +85,6 @@ struct Samples {
   }
 };
 
-/// Calls body(output, input, weight), the indices of each product.
-template <class Body>
-void each(const Convolution& conv, const Body& body) {
-  for (std::size_t oy = 0; oy < conv.out_height; ++oy) {
-    for (std::size_t ox = 0; ox < conv.out_width; ++ox) {
-      for (std::size_t o = 0; o < conv.out_channels; ++o) {
-        for (std::size_t ky = 0; ky < conv.kernel; ++ky) {
-          for (std::size_t kx = 0; kx < conv.kernel; ++kx) {
-            for (std::size_t c = 0; c < conv.in_channels; ++c) {
-              const std::size_t y = oy * conv.stride + ky;
-              const std::size_t x = ox * conv.stride + kx;
-              body((oy * conv.out_width + ox) * conv.out_channels + o,
-                   (y * conv.in_width + x) * conv.in_channels + c,
-                   ((o * conv.kernel + ky) * conv.kernel + kx) * conv.in_channels + c);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
 template <class Numbers>
 double difference(const Numbers& actual, const std::vector<double>& expected) {
   double squares = 0;
@@ -177,7 +156,7 @@ void check_layer(const Convolution& conv, const TileKernels& kernels, const Natu
   std::vector<double> expected_gradient(conv.weights());
   for (std::size_t i = 0; i < count; ++i) {
     std::vector<double> outputs(conv.outputs()), expected_grad_x(conv.inputs());
-    each(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
+    each_product(conv, [&](std::size_t to, std::size_t from, std::size_t weight) {
       const auto factor = static_cast<double>(weights[weight]);
       outputs[to] += x.values[i][from] * factor * static_cast<double>(scale);
       expected_grad_x[from] += grad.values[i][to] * factor * static_cast<double>(scale);
