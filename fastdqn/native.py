@@ -123,7 +123,7 @@ class NativeUpdate:
     """A whole update by (double) Q-learning and Adam, by the C++ core: see `NatureUpdate`.
 
     Nothing waits between its parts, and most weights are moved while their gradient is still in a
-    register, so that none is left in `weight.grad`. The numbers are those of the parts in turn.
+    cache, so that none is left in `weight.grad`. The numbers are those of the parts in turn.
     The batch stays as it is until `finish`.
     """
 

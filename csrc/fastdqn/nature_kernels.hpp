@@ -104,12 +104,10 @@ struct NatureKernels {
   void (*dense_weight_gradient_into)(const void* grad, const void* x, std::size_t rows,
                                      std::size_t inputs, std::size_t outputs, std::size_t input,
                                      float* weights) noexcept;
-  /// Of the weights [outputs, inputs] the rows from `begin` to `end`: that gradient, written nowhere,
-  /// and Adam's step by it. Where numbers are not floats, the weights as numbers too.
-  void (*dense_weight_step_into)(const void* grad, const void* x, std::size_t rows,
-                                 std::size_t inputs, std::size_t begin, std::size_t end,
-                                 const AdamArrays& adam, const AdamFactors& factors,
-                                 void* numbers) noexcept;
+  /// Adam's step by `count` gradients, a multiple of 16, on as many of its numbers from `place` on.
+  /// Where numbers are not floats, the weights as numbers too.
+  void (*adam_step_into)(const float* gradients, std::size_t count, const AdamArrays& adam,
+                         std::size_t place, const AdamFactors& factors, void* numbers) noexcept;
 
   /// Adds the products of x [rows, inputs] and weights [actions, inputs] to values [rows, actions].
   void (*values_into)(const float* x, const float* weights, std::size_t rows, std::size_t inputs,

@@ -632,77 +632,22 @@ FASTDQN_TARGET void dense_weight_gradient_into(const void* grad, const void* x, 
   }
 }
 
-/// What a step moves, from one place of the weights on.
-struct DenseStep {
-  AdamVectors by;
-  float *weights, *means, *squares;
-  Number* numbers;
-};
-
-// So many tiles before it is their turn, the moments are asked for, as they come from main memory.
-constexpr std::size_t kTilesAhead = 2;
-
-template <int kRows>
-FASTDQN_TARGET void dense_step_block(const Unit* grad, const Unit* x, std::size_t rows,
-                                     std::size_t inputs, const DenseStep& to) noexcept {
-  Sums<kRows, kDenseVectors> sums;
-  clear<kRows, kDenseVectors>(sums);
-  const Unit* lines[kRows];
-#pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row) {
-    lines[row] = grad + static_cast<std::size_t>(row) * rows;
-    const std::size_t ahead = static_cast<std::size_t>(row) * inputs + kTilesAhead * kDenseInputs;
-#pragma GCC unroll 4
-    for (std::size_t vector = 0; vector < kDenseVectors; ++vector) {
-      _mm_prefetch(reinterpret_cast<const char*>(to.means + ahead + vector * kLanes), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(to.squares + ahead + vector * kLanes), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(to.weights + ahead + vector * kLanes), _MM_HINT_T0);
-    }
-  }
-  for (std::size_t place = 0; place < rows; ++place, x += inputs) {
-    multiply<kRows, kDenseVectors>(sums, lines, place, x);
-  }
-#pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 4
-    for (std::size_t vector = 0; vector < kDenseVectors; ++vector) {
-      const std::size_t i = static_cast<std::size_t>(row) * inputs + vector * kLanes;
-      const AdamNumbers after = moved({_mm512_loadu_ps(to.weights + i), _mm512_loadu_ps(to.means + i),
-                                       _mm512_loadu_ps(to.squares + i)},
-                                      sums[row][vector], to.by);
-      _mm512_storeu_ps(to.weights + i, after.weight);
-      _mm512_storeu_ps(to.means + i, after.mean);
-      _mm512_storeu_ps(to.squares + i, after.square);
-      if constexpr (Op::kNumbers == 2) Op::store(to.numbers + i, 0xffff, after.weight);
-    }
-  }
-}
-
-using DenseStepBlock = void (*)(const Unit*, const Unit*, std::size_t, std::size_t,
-                                const DenseStep&) noexcept;
-
-template <std::size_t... kRows>
-constexpr std::array<DenseStepBlock, sizeof...(kRows)> dense_step_blocks(
-    std::index_sequence<kRows...>) {
-  return {&dense_step_block<static_cast<int>(kRows) + 1>...};
-}
-
-FASTDQN_TARGET void dense_weight_step_into(const void* grad, const void* x, std::size_t rows,
-                                           std::size_t inputs, std::size_t begin, std::size_t end,
-                                           const AdamArrays& adam, const AdamFactors& factors,
-                                           void* numbers) noexcept {
-  static constexpr auto kBlocks =
-      dense_step_blocks(std::make_index_sequence<kMaxRows[kDenseVectors]>());
-  const Pieces pieces(end - begin, kMaxRows[kDenseVectors]);
-  for (std::size_t piece = 0; piece < pieces.number; ++piece) {
-    const std::size_t output = begin + pieces.begin(piece);
-    const std::size_t first = output * inputs;
-    for (std::size_t input = 0; input < inputs; input += kDenseInputs) {
-      const std::size_t place = first + input;
-      kBlocks[pieces.length(piece) - 1](
-          units(grad) + output * rows, units(x) + input, rows, inputs,
-          {vectors_of(factors), adam.weights + place, adam.means + place, adam.squares + place,
-           Op::kNumbers == 2 ? static_cast<Number*>(numbers) + place : nullptr});
+FASTDQN_TARGET void adam_step_into(const float* gradients, std::size_t count,
+                                   const AdamArrays& adam, std::size_t place,
+                                   const AdamFactors& factors, void* numbers) noexcept {
+  const AdamVectors by = vectors_of(factors);
+  float* const weights = adam.weights + place;
+  float* const means = adam.means + place;
+  float* const squares = adam.squares + place;
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const AdamNumbers after = moved({_mm512_loadu_ps(weights + i), _mm512_loadu_ps(means + i),
+                                     _mm512_loadu_ps(squares + i)},
+                                    _mm512_loadu_ps(gradients + i), by);
+    _mm512_storeu_ps(weights + i, after.weight);
+    _mm512_storeu_ps(means + i, after.mean);
+    _mm512_storeu_ps(squares + i, after.square);
+    if constexpr (Op::kNumbers == 2) {
+      Op::store(static_cast<Number*>(numbers) + place + i, 0xffff, after.weight);
     }
   }
 }
@@ -783,7 +728,7 @@ constexpr NatureKernels kKernels{
     .dense_into = &dense_into,
     .dense_input_gradient_into = &dense_input_gradient_into,
     .dense_weight_gradient_into = &dense_weight_gradient_into,
-    .dense_weight_step_into = &dense_weight_step_into,
+    .adam_step_into = &adam_step_into,
     .values_into = &values_into,
     .values_gradient_into = &values_gradient_into,
 };

@@ -286,7 +286,10 @@ void NatureNetwork::convolve_in_tiles(ThreadPool& pool, std::size_t learned, Row
   }
   const std::size_t count = rows.stacks.size();
   const std::size_t groups = tiled_groups(count, pool.threads());
-  pool.run(groups, [&](std::size_t group, std::size_t thread) {
+  pool.run(groups, [&](std::size_t item, std::size_t thread) {
+    // The rows that are learned from come first. They are spread over all shares of the job, as
+    // backwards, where a thread then finds what it has kept in its own cache.
+    const std::size_t group = item / 2 + (item % 2 == 0 ? 0 : ceil_divide(groups, 2));
     Scratch& scratch = rows.scratch[thread];
     const std::size_t begin = part_begin(group, groups, count);
     const std::size_t size = part_begin(group + 1, groups, count) - begin;
@@ -429,6 +432,9 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
   for (Scratch& scratch : rows_.scratch) {
     scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
     for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
+    if (step != nullptr) {
+      scratch.hidden.reserve(ceil_divide(kHidden, kStepParts) * features_ * sizeof(float));
+    }
     if (!direct) continue;
     scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
     scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
@@ -482,11 +488,18 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
       }
       return;
     }
+    // Few enough outputs that their gradients stay in a cache, from which one pass over neighbours
+    // takes them: many places of main memory at a time are fetched at half the speed.
     const std::size_t part = item - piece;
-    kernels_->dense_weight_step_into(grad_hidden_across_.at(0), inputs, groups, features_,
-                                     part_begin(part, kStepParts, kHidden),
-                                     part_begin(part + 1, kStepParts, kHidden), step->arrays,
-                                     step->factors, hidden_.at(0));
+    const std::size_t begin = part_begin(part, kStepParts, kHidden);
+    const std::size_t outputs = part_begin(part + 1, kStepParts, kHidden) - begin;
+    float* const of_outputs = rows_.scratch[thread].hidden.at<float>(0);
+    for (std::size_t input = 0; input < features_; input += kDenseInputs) {
+      kernels_->dense_weight_gradient_into(grad_hidden_across_.at(begin * groups * sizeof(float)),
+                                           inputs, groups, features_, outputs, input, of_outputs);
+    }
+    kernels_->adam_step_into(of_outputs, outputs * features_, step->arrays, begin * features_,
+                             step->factors, hidden_.at(0));
   });
   if (direct) {
     gradients_of_filters(pool, gradients);
@@ -590,26 +603,51 @@ void NatureNetwork::gradients_of_rows(std::size_t begin, std::size_t end, Scratc
 void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
                                                   const NatureWeights<float>& gradients) {
   std::array<std::size_t, 3> parts;
-  std::size_t items = 0;
+  std::size_t all_parts = 0, weights = 0;
   for (std::size_t layer = 0; layer < 3; ++layer) {
-    items += parts[layer] = tiled_[layer].gradient_parts();
+    all_parts += parts[layer] = tiled_[layer].gradient_parts();
+    weights += convolutions_[layer].weights();
   }
-  pool.run(items, [&](std::size_t item, std::size_t thread) {
-    std::size_t layer = 0;
-    while (item >= parts[layer]) item -= parts[layer++];
+  // In halves of the rows, whose activations are mostly in the cache of one thread; of the second
+  // the sums lie apart, and are added in the end.
+  const std::size_t halves = learned_ < 2 * kTiledRows ? 1 : 2;
+  if (halves == 2) second_half_.reserve(weights * sizeof(float));
+  pool.run(halves * all_parts, [&](std::size_t item, std::size_t thread) {
+    const std::size_t half = item / all_parts;
+    const std::size_t begin = part_begin(half, halves, learned_);
+    const std::size_t end = part_begin(half + 1, halves, learned_);
+    std::size_t layer = 0, part = item % all_parts;
+    float* sums = second_half_.at<float>(0);
+    while (part >= parts[layer]) {
+      sums += convolutions_[layer].weights();
+      part -= parts[layer++];
+    }
     Scratch& scratch = rows_.scratch[thread];
     const auto place = [&](const Buffer& buffer, std::size_t of_layer, std::size_t row) {
-      return buffer.at(numbers_nbytes(row * convolutions_[of_layer].outputs()));
+      return buffer.at(numbers_nbytes((begin + row) * convolutions_[of_layer].outputs()));
     };
     const auto inputs = [&](std::size_t row, std::size_t slot) -> const void* {
-      if (layer == 0) return padded(rows_.stacks[row], scratch.image, slot);
+      if (layer == 0) return padded(rows_.stacks[begin + row], scratch.image, slot);
       return place(kept_[layer - 1], layer - 1, row);
     };
     const auto grad = [&](std::size_t row) -> const void* {
       return place(layer == 2 ? grad_third_ : grad_units_[layer], layer, row);
     };
-    tiled_[layer].weight_gradient(learned_, layer == 0, inputs, grad, item,
-                                  gradients.filters[layer], scratch.tiles);
+    tiled_[layer].weight_gradient(end - begin, layer == 0, inputs, grad, part,
+                                  half == 0 ? gradients.filters[layer] : sums, scratch.tiles);
+  });
+  if (halves == 1) return;
+  pool.run(3 * kFilterParts, [&](std::size_t item, std::size_t) {
+    const float* from = second_half_.at<float>(0);
+    for (std::size_t layer = 0; layer < item / kFilterParts; ++layer) {
+      from += convolutions_[layer].weights();
+    }
+    const std::size_t layer = item / kFilterParts, part = item % kFilterParts;
+    const std::size_t count = convolutions_[layer].weights();
+    const std::size_t end = part_begin(part + 1, kFilterParts, count);
+    for (std::size_t i = part_begin(part, kFilterParts, count); i < end; ++i) {
+      gradients.filters[layer][i] += from[i];
+    }
   });
 }
 

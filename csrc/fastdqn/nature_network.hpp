@@ -99,7 +99,7 @@ class NatureNetwork {
   void backward_into(ThreadPool& pool, const float* grad, const NatureWeights<float>& gradients);
 
   /// The same, Adam's step by these gradients, and `refresh`, all in one: the numbers are those of
-  /// the three in turn. The hidden layer's gradient, nearly all that there are, is written nowhere.
+  /// the three in turn. The hidden layer's gradient, nearly all that there are, never leaves the caches.
   /// `pass` is the number of the pass that the gradient belongs to: std::logic_error where there has
   /// been another since.
   /// `adam` has the network's weights and these gradients in the order of NatureWeights's members by
@@ -112,7 +112,7 @@ class NatureNetwork {
   using Buffer = AlignedBuffer;
   /// What a thread works with.
   struct Scratch {
-    Buffer image, first, second, sums, grad;
+    Buffer image, first, second, sums, grad, hidden;
     TiledConvolution::Scratch tiles;
   };
   /// What the network makes of a batch, and where.
@@ -184,6 +184,7 @@ class NatureNetwork {
   Buffer grad_third_;                 // numbers [learned, features]
   std::array<Buffer, 3> grad_units_;  // units [groups, outputs]; of tiled, numbers [learned, outputs]
   std::array<Buffer, 3> in_units_;    // units [groups, inputs], of layers 1 and 2; of the hidden one
+  Buffer second_half_;                // floats [weights of all convolutions], of a gradient
   Buffer grad_biases_;                // floats [groups, channels of all convolutions]
 };
 

@@ -1,7 +1,9 @@
 #include "fastdqn/thread_pool.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <stdexcept>
@@ -26,7 +28,8 @@ void pause() noexcept {
 }
 
 /// Waits until `value` is not `old`: awake for kLookOut, then asleep.
-void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) noexcept {
+template <class Number>
+void wait_for_change(const std::atomic<Number>& value, Number old) noexcept {
   const auto end = std::chrono::steady_clock::now() + kLookOut;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -37,6 +40,28 @@ void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old)
   value.wait(old, std::memory_order_acquire);
 }
 
+/// Where a part of `count` things begins.
+std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) noexcept {
+  return part * count / parts;
+}
+
+/// The share of each processor: those that this thread may run on divide them up in their order, in
+/// which such that have a cache in common are neighbours.
+std::vector<std::size_t> shares_of_processors(std::size_t shares) {
+  std::vector<std::size_t> result;
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return result;
+  const auto count = static_cast<std::size_t>(CPU_COUNT(&allowed));
+  std::size_t before = 0;
+  for (std::size_t processor = 0; processor < CPU_SETSIZE; ++processor) {
+    result.push_back(part_begin(before, count, shares));
+    before += CPU_ISSET(processor, &allowed) != 0 && before + 1 < count;
+  }
+#endif
+  return result;
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(std::size_t threads) : threads_(threads), process_(getpid()) {
@@ -44,6 +69,8 @@ ThreadPool::ThreadPool(std::size_t threads) : threads_(threads), process_(getpid
     throw std::invalid_argument("threads is " + std::to_string(threads) + "; expected 1 to " +
                                 std::to_string(kMaxThreads));
   }
+  share_of_processor_ = shares_of_processors(threads);
+  shares_ = std::vector<Share>(threads);
   workers_.reserve(threads - 1);
   for (std::size_t thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { work(thread); });
@@ -75,17 +102,28 @@ void ThreadPool::run(std::size_t items, Function function, const void* context) 
     for (std::size_t item = 0; item < items; ++item) function(context, item, 0);
     return;
   }
-  const auto count = static_cast<std::uint32_t>(items);
+  for (std::size_t first = 0; first < items; first += threads_ * kMaxItems) {
+    run_some(first, std::min(items - first, threads_ * kMaxItems), function, context);
+  }
+}
+
+void ThreadPool::run_some(std::size_t first, std::size_t items, Function function,
+                          const void* context) {
   function_.store(function, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
-  items_.store(count, std::memory_order_relaxed);
+  first_.store(first, std::memory_order_relaxed);
+  items_.store(items, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t job = jobs_.load(std::memory_order_relaxed) + 1;
-  left_.store(std::uint64_t{job} << 32 | count, std::memory_order_release);
+  for (std::size_t share = 0; share < threads_; ++share) {
+    const std::size_t count =
+        part_begin(share + 1, threads_, items) - part_begin(share, threads_, items);
+    shares_[share].left.store(std::uint64_t{job} << 32 | count, std::memory_order_release);
+  }
   jobs_.store(job, std::memory_order_release);
   jobs_.notify_all();
   take_items(job, 0);
-  for (std::uint32_t done; (done = done_.load(std::memory_order_acquire)) != count;) {
+  for (std::size_t done; (done = done_.load(std::memory_order_acquire)) != items;) {
     wait_for_change(done_, done);
   }
 }
@@ -158,20 +196,44 @@ void ThreadPool::work(std::size_t thread) {
   }
 }
 
+std::size_t ThreadPool::share_of_this_processor() const noexcept {
+#if defined(__linux__)
+  const int processor = sched_getcpu();
+  if (processor >= 0 && static_cast<std::size_t>(processor) < share_of_processor_.size()) {
+    return share_of_processor_[static_cast<std::size_t>(processor)];
+  }
+#endif
+  return 0;
+}
+
 void ThreadPool::take_items(std::uint32_t job, std::size_t thread) {
-  std::uint64_t left = left_.load(std::memory_order_acquire);
-  while (left >> 32 == job && static_cast<std::uint32_t>(left) != 0) {
-    const Function function = function_.load(std::memory_order_relaxed);
-    const void* context = context_.load(std::memory_order_relaxed);
-    const std::uint32_t items = items_.load(std::memory_order_relaxed);
-    // Succeeds only while the job has that item left, so that what was read above is the job's.
-    if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel,
-                                     std::memory_order_acquire)) {
-      continue;
+  std::size_t taken = 0, items = 0;
+  const std::size_t home = share_of_this_processor();
+  for (std::size_t k = 0; k < threads_; ++k) {
+    const std::size_t index = home + k < threads_ ? home + k : home + k - threads_;
+    std::atomic<std::uint64_t>& share = shares_[index].left;
+    std::uint64_t left = share.load(std::memory_order_acquire);
+    while (left >> 32 == job) {
+      const std::size_t begin = left >> 16 & kMaxItems, end = left & kMaxItems;
+      if (begin == end) break;
+      const Function function = function_.load(std::memory_order_relaxed);
+      const void* context = context_.load(std::memory_order_relaxed);
+      const std::size_t first = first_.load(std::memory_order_relaxed);
+      items = items_.load(std::memory_order_relaxed);
+      // Succeeds only while the job has that item left, so that what was read above is the job's.
+      if (!share.compare_exchange_weak(left, k == 0 ? left + (1 << 16) : left - 1,
+                                       std::memory_order_acq_rel, std::memory_order_acquire)) {
+        continue;
+      }
+      function(context, first + part_begin(index, threads_, items) + (k == 0 ? begin : end - 1),
+               thread);
+      ++taken;
+      left = share.load(std::memory_order_acquire);
     }
-    function(context, items - static_cast<std::uint32_t>(left), thread);
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == items) done_.notify_all();
-    left = left_.load(std::memory_order_acquire);
+  }
+  // What it has taken has kept the job, and so `items`, as they are.
+  if (taken != 0 && done_.fetch_add(taken, std::memory_order_acq_rel) + taken == items) {
+    done_.notify_all();
   }
 }
 

@@ -12,10 +12,12 @@ namespace fastdqn {
 
 /// Runs the items of a job on the caller's thread and on `threads - 1` of its own.
 ///
-/// Which thread takes which item is decided by who is free, so that a thread that is held up holds
-/// up nobody else. Results therefore depend on neither the number of threads nor their timing as
-/// long as no item's do on which thread it runs on. Idle threads look out for the next job for
-/// a tenth of a millisecond, and sleep after that.
+/// A job's items are cut into one share a thread, each of them neighbours. A thread begins with the
+/// share of the processor that it is on, so that what the same share of the job before has left in
+/// that processor's caches is found there; who has finished takes from the others' ends, so that a
+/// thread that is held up holds up nobody else. Results therefore depend on neither the number of
+/// threads nor their timing as long as no item's do on which thread it runs on. Idle threads look out
+/// for the next job for a tenth of a millisecond, and sleep after that.
 ///
 /// Thread-safe: jobs of several callers run one after another. In a process forked from the one
 /// that made the pool, which has none of its threads, jobs run on the caller's thread.
@@ -31,8 +33,7 @@ class ThreadPool {
 
   std::size_t threads() const noexcept { return threads_; }
 
-  /// Calls body(item, thread) for each item below `items`, at most 2^32 - 1, and returns when all
-  /// are done. No two calls that run at the same time have the same `thread`, which is below
+  /// Calls body(item, thread) for each item below `items` and returns when all are done. No two calls that run at the same time have the same `thread`, which is below
   /// threads(). The body must not throw, nor call run.
   template <class Body>
   void run(std::size_t items, const Body& body) {
@@ -57,8 +58,10 @@ class ThreadPool {
   using Function = void (*)(const void* context, std::size_t item, std::size_t thread);
 
   void run(std::size_t items, Function function, const void* context);
+  void run_some(std::size_t first, std::size_t items, Function function, const void* context);
   void work(std::size_t thread);
   void take_items(std::uint32_t job, std::size_t thread);
+  std::size_t share_of_this_processor() const noexcept;
   void look_out() noexcept;
   bool do_task(std::size_t thread);
   bool is_in_a_fork() const noexcept;
@@ -67,14 +70,23 @@ class ThreadPool {
   const std::int64_t process_;
   std::mutex callers_;  // held by whoever runs a job, but in a fork: its holder may be missing there
 
+  /// Of a job, what nobody has taken yet: the job's number << 32 | first item << 16 | item after the
+  /// last, counted from the share's own first.
+  struct alignas(64) Share {
+    std::atomic<std::uint64_t> left{0};
+  };
+  static constexpr std::size_t kMaxItems = 0xffff;  // of a share
+
+  std::vector<std::size_t> share_of_processor_;
+  std::vector<Share> shares_;
+
   // The job: written while no item is left of the one before. Atomic, as a thread that comes late
   // may read them then; it finds no item.
-  std::atomic<Function> function_{nullptr};
+  alignas(64) std::atomic<Function> function_{nullptr};
   std::atomic<const void*> context_{nullptr};
-  std::atomic<std::uint32_t> items_{0};
+  std::atomic<std::size_t> first_{0}, items_{0};
 
-  alignas(64) std::atomic<std::uint64_t> left_{0};  // the job's number << 32 | items not yet taken
-  alignas(64) std::atomic<std::uint32_t> done_{0};  // items of the job that are done
+  alignas(64) std::atomic<std::size_t> done_{0};  // items of the job that are done
   alignas(64) std::atomic<std::uint32_t> jobs_{0};  // the newest job's number; what sleepers wait on
   std::atomic<bool> closing_{false};
 

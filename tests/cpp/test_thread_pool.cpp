@@ -55,6 +55,15 @@ void test_several_callers_take_turns() {
   CHECK(total == 3 * 300 * 4);
 }
 
+void test_more_items_than_a_share_can_count() {
+  for (const std::size_t threads : {1U, 2U, 3U}) {
+    ThreadPool pool(threads);
+    std::vector<int> seen(200'001);
+    pool.run(seen.size(), [&](std::size_t item, std::size_t) { seen[item] += 1; });
+    for (const int times : seen) CHECK(times == 1);
+  }
+}
+
 void test_a_thread_that_is_held_up_holds_up_no_item() {
   ThreadPool pool(2);
   std::atomic<std::size_t> others{0};
@@ -176,6 +185,7 @@ int main() {
   for (int i = 0; i < 20; ++i) ThreadPool(3);  // ended before they have begun
   test_several_callers_take_turns();
   test_a_thread_that_is_held_up_holds_up_no_item();
+  test_more_items_than_a_share_can_count();
   test_idle_threads_sleep();
   test_a_fork_computes_alone();
   for (const std::size_t threads : {1U, 2U, 4U}) test_a_task_runs_beside_its_starter(threads);
