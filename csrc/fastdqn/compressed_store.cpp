@@ -164,8 +164,8 @@ class CompressedStore final : public FrameStore {
     unused_groups_.push_back(number);  // its room was reserved with the group
   }
 
-  void read(const Slot* slots, std::size_t count, std::byte* target,
-            std::ptrdiff_t stride) const noexcept override {
+  void read(const Slot* slots, std::size_t count, std::byte* target, std::ptrdiff_t stride,
+            Slot) const noexcept override {
     for (std::size_t k = 0; k < count;) {
       std::byte* place = target + static_cast<std::ptrdiff_t>(k) * stride;
       if (slots[k] == kNoSlot) {

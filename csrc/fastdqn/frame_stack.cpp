@@ -225,11 +225,11 @@ bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, 
 }
 
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
-                 std::size_t count, const StackTarget& target, std::size_t row,
-                 std::byte* scratch) noexcept {
+                 std::size_t count, const StackTarget& target, std::size_t row, std::byte* scratch,
+                 Slot next) noexcept {
   std::byte* out = target.row(row);
   if (target.layout == StackLayout::kPlanar) {
-    store.read(slots, count, out, target.frame_stride);
+    store.read(slots, count, out, target.frame_stride, next);
   } else {
     write_channels_last(store, frame, slots, count, {&out, 1}, scratch);
   }

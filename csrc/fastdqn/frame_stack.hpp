@@ -91,10 +91,11 @@ bool share_memory(const StackTarget& a, const StackTarget& b, std::size_t rows, 
                   const FrameGeometry& frame) noexcept;
 
 /// Copies the frames of one stack of `count` frames into a row of `target`. For channels-last rows
-/// of a store that needs it, `scratch` has room for as many frames as there are slots.
+/// of a store that needs it, `scratch` has room for as many frames as there are slots. `next` is as
+/// for FrameStore::read.
 void write_stack(const FrameStore& store, const FrameGeometry& frame, const Slot* slots,
-                 std::size_t count, const StackTarget& target, std::size_t row,
-                 std::byte* scratch) noexcept;
+                 std::size_t count, const StackTarget& target, std::size_t row, std::byte* scratch,
+                 Slot next = kNoSlot) noexcept;
 
 /// The same for two channels-last stacks of `count` frames that are one frame apart: `slots` are
 /// count + 1, and each frame is read once for both.

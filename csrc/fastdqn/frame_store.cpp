@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fastdqn/far_copy.hpp"
 #include "fastdqn/snapshot.hpp"
 
 namespace fastdqn {
@@ -55,10 +56,22 @@ class RawStore final : public FrameStore {
 
   void release(Slot) noexcept override {}
 
-  void read(const Slot* slots, std::size_t count, std::byte* target,
-            std::ptrdiff_t stride) const noexcept override {
-    for (std::size_t k = 0; k < count; ++k, target += stride) {
-      std::memcpy(target, frame(slots[k]), frame_nbytes());
+  void read(const Slot* slots, std::size_t count, std::byte* target, std::ptrdiff_t stride,
+            Slot next) const noexcept override {
+    // Frames that adjoin on both sides are one piece.
+    const bool adjoining = stride == static_cast<std::ptrdiff_t>(frame_nbytes());
+    for (std::size_t k = 0; k < count;) {
+      const std::size_t run = run_from(slots + k, count - k);
+      const std::size_t piece = adjoining ? run : 1;
+      const std::byte* from = frame(slots[k]);
+      const std::byte* const end = from + run * frame_nbytes();
+      k += run;
+      const Slot after = k < count ? slots[k] : next;
+      for (; from != end; from += piece * frame_nbytes()) {
+        copy_from_far(target, from, piece * frame_nbytes(), end,
+                      after == kNoSlot ? nullptr : place(after));
+        target += static_cast<std::ptrdiff_t>(piece) * stride;
+      }
     }
   }
 
@@ -86,11 +99,8 @@ class RawStore final : public FrameStore {
 
   void read_ahead(const Slot* slots, std::size_t count) const noexcept override {
     for (std::size_t k = 0; k < count;) {
-      std::size_t run = 1;
-      if (slots[k] != kNoSlot) {
-        while (k + run < count && slots[k + run] == slots[k] + run) ++run;
-        backing().read_ahead(place(slots[k]), run * frame_nbytes());
-      }
+      const std::size_t run = run_from(slots + k, count - k);
+      if (slots[k] != kNoSlot) backing().read_ahead(place(slots[k]), run * frame_nbytes());
       k += run;
     }
   }
@@ -124,6 +134,13 @@ class RawStore final : public FrameStore {
     backing().written(data_ + begin * kStretch, (end - begin) * kStretch);
     const std::size_t next = std::min((end + 1) * kStretch, nbytes());
     backing().read_ahead(data_ + next, std::min(kStretch, nbytes() - next));
+  }
+
+  /// How many of the slots from the first on lie one behind the other.
+  static std::size_t run_from(const Slot* slots, std::size_t count) noexcept {
+    std::size_t run = 1;
+    while (run < count && slots[0] != kNoSlot && slots[run] == slots[0] + run) ++run;
+    return run;
   }
 
   std::byte* place(Slot slot) const noexcept { return data_ + slot * frame_nbytes(); }

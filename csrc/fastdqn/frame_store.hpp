@@ -65,9 +65,10 @@ class FrameStore {
   virtual void release(Slot slot) noexcept = 0;
 
   /// Copies frames to places `stride` bytes apart; kNoSlot is a frame of zeros. Fastest where they
-  /// follow each other in their episode.
-  virtual void read(const Slot* slots, std::size_t count, std::byte* target,
-                    std::ptrdiff_t stride) const noexcept = 0;
+  /// follow each other in their episode. `next` is the frame that will be read after these, if that
+  /// is known, else kNoSlot.
+  virtual void read(const Slot* slots, std::size_t count, std::byte* target, std::ptrdiff_t stride,
+                    Slot next) const noexcept = 0;
 
   /// Where to find frames, for readers that take several apart at once: in place, or in `scratch`,
   /// which has room for `count` frames. Valid until the store or the scratch changes.

@@ -488,7 +488,8 @@ void ReplayMemory::frames_into(std::span<const std::int64_t> slots,
   }
   for (std::size_t row = 0; row < slots.size(); ++row) {
     const auto slot = static_cast<Slot>(slots[row]);
-    store_->read(&slot, 1, target.row(row), 0);  // a stack of one is the same in both layouts
+    // A stack of one is the same in both layouts.
+    store_->read(&slot, 1, target.row(row), 0, kNoSlot);
   }
 }
 
@@ -603,7 +604,9 @@ void ReplayMemory::gather_rows(std::span<const Slot> slots, const BatchTarget& t
     target.discounts[row] = window.discount;
     const Slot* frames = window.frames.data();
     if (one_run) {
-      write_stack(*store_, frame, frames, stack() + 1, states, row, scratch);
+      const bool more = row + 1 < slots.size();
+      const Slot next = more ? windows[(row + 1) % windows.size()].frames[0] : kNoSlot;
+      write_stack(*store_, frame, frames, stack() + 1, states, row, scratch, next);
     } else if (interleaved && window.one_step) {
       write_adjoining_stacks(*store_, frame, frames, stack(), states, next_states, row, scratch);
     } else {

@@ -24,7 +24,7 @@ Bytes filled(std::size_t nbytes, std::size_t value) {
 
 Bytes read(const FrameStore& store, Slot slot) {
   Bytes frame = filled(store.frame_nbytes(), 99);
-  store.read(&slot, 1, frame.data(), 0);
+  store.read(&slot, 1, frame.data(), 0, kNoSlot);
   Bytes scratch = filled(store.frame_nbytes(), 98);
   const std::byte* found = nullptr;
   store.find(&slot, 1, scratch.data(), &found);
@@ -77,10 +77,46 @@ void absent_frames_are_zeros(Storage storage) {
   CHECK(read(*store, kNoSlot) == filled(5, 0));
   const std::vector<Slot> slots{kNoSlot, 0, 0};
   Bytes frames(15, std::byte{9});
-  store->read(slots.data(), 3, frames.data(), 5);
+  store->read(slots.data(), 3, frames.data(), 5, kNoSlot);
   CHECK((frames == Bytes{std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0},
                          std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1},
                          std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}, std::byte{1}}));
+}
+
+/// Several at once, side by side or apart, whether they lie so in the store or not.
+void frames_are_read_together(Storage storage, std::size_t nbytes) {
+  constexpr Slot kCapacity = 12;
+  const auto store = make(storage, kCapacity, bytes(nbytes), anonymous_backing());
+  std::mt19937 random(8);
+  std::vector<Bytes> written;
+  for (Slot slot = 0; slot < kCapacity; ++slot) {
+    Bytes frame(nbytes);
+    for (std::byte& byte : frame) byte = static_cast<std::byte>(random());
+    const std::int64_t env = 0;
+    store->reserve({&env, 1});
+    store->write(slot, 0, frame.data());
+    written.push_back(std::move(frame));
+  }
+  for (int turn = 0; turn < 300; ++turn) {
+    const std::size_t count = 1 + random() % 7;
+    const std::size_t gap = random() % 2 * (random() % 100);
+    std::vector<Slot> slots;
+    for (std::size_t k = 0; k < count; ++k) {
+      const bool follows = k > 0 && slots.back() < kCapacity - 1 && random() % 4 != 0;
+      slots.push_back(follows ? slots.back() + 1 : static_cast<Slot>(random() % kCapacity));
+      if (random() % 8 == 0) slots.back() = kNoSlot;
+    }
+    const Slot next = random() % 3 == 0 ? kNoSlot : static_cast<Slot>(random() % kCapacity);
+    Bytes frames = filled(count * (nbytes + gap), 99);
+    store->read(slots.data(), count, frames.data(), static_cast<std::ptrdiff_t>(nbytes + gap),
+                next);
+    for (std::size_t k = 0; k < count; ++k) {
+      const auto begin = frames.begin() + static_cast<std::ptrdiff_t>(k * (nbytes + gap));
+      const auto end = begin + static_cast<std::ptrdiff_t>(nbytes);
+      CHECK(Bytes(begin, end) == (slots[k] == kNoSlot ? filled(nbytes, 0) : written[slots[k]]));
+      CHECK(Bytes(end, end + static_cast<std::ptrdiff_t>(gap)) == filled(gap, 99));
+    }
+  }
 }
 
 /// Frames of many sizes, forgotten in any order: what is held settles.
@@ -124,6 +160,9 @@ int main() {
     for (const std::size_t nbytes : {1U, 7U, 64U, 7056U}) {
       frames_stay_apart(storage, anonymous_backing(), nbytes);
       frames_stay_apart(storage, file_backing(folder / "frames", false), nbytes);
+    }
+    for (const std::size_t nbytes : {1U, 63U, 64U, 7056U, 20'000U}) {
+      frames_are_read_together(storage, nbytes);
     }
     absent_frames_are_zeros(storage);
   }
