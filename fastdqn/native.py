@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ __all__ = ["NativePasses", "NativeUpdate"]
 
 MOST_ROWS_ALONE = 8
 """Rows whose values are computed on the caller's thread where the others are busy."""
+MOST_BATCHES_KNOWN = 4
 
 
 class NativePasses:
@@ -54,6 +56,7 @@ class NativePasses:
         self._grad_arrays = [_in_memory_order(grad).detach().numpy() for grad in self._grads]
         # Whose threads are busy: values of few rows leave them alone.
         self._under_way: weakref.WeakSet[NativeUpdate] = weakref.WeakSet()
+        self._known: dict[tuple[int, ...], tuple[Sequence[Tensor], tuple[NDArray[Any], ...]]] = {}
         self.refresh()
 
     @staticmethod
@@ -95,6 +98,28 @@ class NativePasses:
             return actions
 
         return choose
+
+    def arrays_of(self, batch: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
+        """A batch as the core takes it. A trainer's come in the same few tensors again and again,
+        and to look at those takes longer than to begin with them."""
+        key = tuple(map(id, batch))
+        if (known := self._known.get(key)) is not None:
+            return known[1]
+        states, actions, rewards, discounts, next_states = batch
+        parts = self.inputs(states, next_states).parts
+        arrays = (
+            _in_memory_order(parts[0]).numpy(),
+            actions.numpy(),
+            rewards.numpy(),
+            discounts.numpy(),
+            _in_memory_order(parts[1]).numpy(),
+        )
+        # What had to be copied is copied anew each time.
+        if [part.data_ptr() for part in parts] == [states.data_ptr(), next_states.data_ptr()]:
+            if len(self._known) == MOST_BATCHES_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = batch, arrays  # with the tensors, whose ids stay theirs
+        return arrays
 
     def _threads_for(self, rows: int) -> ThreadPool:
         alone = self._under_way and rows <= MOST_ROWS_ALONE
@@ -139,19 +164,11 @@ class NativeUpdate:
     ) -> None:
         self._online = online
         self._optimizer = optimizer
-        states, actions, rewards, discounts, next_states = batch
-        states, next_states = online.inputs(states, next_states).parts
         self._update = NatureUpdate(
             compute_threads(),
             online._network,
             target._network,
-            (
-                _in_memory_order(states).numpy(),
-                actions.numpy(),
-                rewards.numpy(),
-                discounts.numpy(),
-                _in_memory_order(next_states).numpy(),
-            ),
+            online.arrays_of(batch),
             double=double,
             huber=loss.huber,
             mean=loss.mean,

@@ -7,7 +7,8 @@ compute the network, where PyTorch's own would fight with them for the cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, TypedDict
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,23 @@ class Adam(torch.optim.Adam):
                     "exp_avg": torch.zeros_like(weight),
                     "exp_avg_sq": torch.zeros_like(weight),
                 }
-        self._core_step: tuple[tuple[int, ...], AdamStep] | None = None
+        self._begin()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, and of a state that is loaded."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._core_step: tuple[list[int], AdamStep] | None = None
+        # One count for all weights, which PyTorch counts one by one.
+        states = [*self.state.values()]
+        count = states[0]["step"]
+        if all(torch.equal(state["step"], count) for state in states):
+            for state in states:
+                state["step"] = count
+        self._count = count
+        self._host_count = count.numpy() if count.device.type == "cpu" else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -70,7 +87,7 @@ class Adam(torch.optim.Adam):
             self.count_step()
             return
         states = [self.state[weight] for weight in group["params"]]
-        self.count_step()
+        torch._foreach_add_(self._counts(), 1)
         beta1, beta2 = group["betas"]
         torch._fused_adam_(
             group["params"],
@@ -115,15 +132,24 @@ class Adam(torch.optim.Adam):
         return CoreStep(adam, factors)
 
     def count_step(self) -> None:
-        """One more step has been done."""
-        torch._foreach_add_([state["step"] for state in self.state.values()], 1)
+        """One more step has been done by the core."""
+        counts = self._counts()
+        if self._host_count is not None and counts[0] is self._count and len(counts) == 1:
+            self._host_count += 1  # memory of the tensor's: a small part of an operation's work
+        else:
+            torch._foreach_add_(counts, 1)
+
+    def _counts(self) -> list[Tensor]:
+        """The counts of steps: one, unless somebody has made them several."""
+        counts = {id(state["step"]): state["step"] for state in self.state.values()}
+        return [*counts.values()]
 
     def _core_step_on(self, columns: tuple[list[Tensor], ...]) -> AdamStep | None:
         """The core's step on weights, gradients and moments, where it can do it."""
         if not self._uses_core:
             return None
         # Weights and gradients stay where they are, but nothing says so: look every time.
-        places = tuple(tensor.data_ptr() for column in columns for tensor in column)
+        places = [*map(Tensor.data_ptr, chain.from_iterable(columns))]
         if self._core_step is None or self._core_step[0] != places:
             for rows in zip(*columns, strict=True):
                 if not all(_is_like(tensor, rows[0]) for tensor in rows):

@@ -379,6 +379,20 @@ def test_an_action_of_no_number_is_the_first_as_in_pytorch() -> None:
     assert policy().tolist() == learner.values(x).argmax(1).tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_batchs_tensors_may_be_filled_anew(layout: torch.memory_format) -> None:
+    learner, other = learner_of(torch.float32), learner_of(torch.float32)
+    other.load_state(learner.save_state())
+    x = stacks(40, learner.online)
+    actions, ones = torch.zeros(10, dtype=torch.int64), torch.ones(10)
+    states, next_states = (x[:10].clone(memory_format=layout) for _ in range(2))
+    for first in (0, 10, 20):
+        states.copy_(x[first : first + 10])
+        next_states.copy_(x[first + 10 : first + 20])
+        anew = (states.clone(), actions.clone(), ones.clone(), ones.clone(), next_states.clone())
+        assert learner.update(states, actions, ones, ones, next_states) == other.update(*anew)
+
+
 def test_an_update_that_is_never_finished_is_none() -> None:
     learner = learner_of(torch.float32)
     x = stacks(20, learner.online)

@@ -121,3 +121,32 @@ def test_closures_are_refused() -> None:
     ):
         with pytest.raises(TypeError, match="takes no closure"):
             optimizer.step(lambda: 0.0)
+
+
+def test_steps_are_counted_as_pytorch_counts_them_in_copies_and_in_what_is_loaded_too() -> None:
+    weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5)]
+    optimizer = Adam(weights, learning_rate=0.1, epsilon=1e-8)
+
+    def step(optimizer: Adam) -> None:
+        for weight in optimizer.param_groups[0]["params"]:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+
+    def counts(optimizer: Adam) -> list[float]:
+        return [state["step"].item() for state in optimizer.state_dict()["state"].values()]
+
+    step(optimizer)
+    twin = copy.deepcopy(optimizer)
+    step(twin)
+    assert (counts(optimizer), counts(twin)) == ([1, 1, 1], [2, 2, 2])
+    saved = copy.deepcopy(twin.state_dict())
+    step(twin)
+    twin.load_state_dict(saved)
+    step(twin)
+    assert counts(twin) == [3, 3, 3]
+    for number, state in enumerate(saved["state"].values()):
+        state["step"] = torch.tensor(float(number))
+    twin.load_state_dict(saved)  # counts of weights that were not always moved together
+    step(twin)
+    assert counts(twin) == [1, 2, 3]
+    assert counts(optimizer) == [1, 1, 1]
