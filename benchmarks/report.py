@@ -260,8 +260,11 @@ def _bars(row: Result) -> list[tuple[str, float, str]]:
     is_rate = row["unit"].endswith("/s")
     ours = figures[OURS]
     length = {name: (value / ours if is_rate else ours / value) for name, value in figures.items()}
-    left_out = ("our ", "its caller on another core")
-    shown = [name for name in figures if not any(part in name for part in left_out)]
+    shown = [
+        name
+        for name in figures
+        if not name.startswith("our ") and "its caller on another core" not in name
+    ]
     shown.sort(key=lambda name: (name != OURS, _is_limit(name), -length[name]))
     return [(name, length[name], number(figures[name])) for name in shown]
 
