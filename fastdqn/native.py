@@ -56,7 +56,7 @@ class NativePasses:
         self._grad_arrays = [_in_memory_order(grad).detach().numpy() for grad in self._grads]
         # Whose threads are busy: values of few rows leave them alone.
         self._under_way: weakref.WeakSet[NativeUpdate] = weakref.WeakSet()
-        self._known: dict[tuple[int, ...], tuple[Sequence[Tensor], tuple[NDArray[Any], ...]]] = {}
+        self._known: dict[tuple[Any, ...], tuple[NDArray[Any], ...]] = {}
         self.refresh()
 
     @staticmethod
@@ -100,11 +100,11 @@ class NativePasses:
         return choose
 
     def arrays_of(self, batch: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
-        """A batch as the core takes it. A trainer's come in the same few tensors again and again,
-        and to look at those takes longer than to begin with them."""
-        key = tuple(map(id, batch))
-        if (known := self._known.get(key)) is not None:
-            return known[1]
+        """A batch as the core takes it. A trainer's lie in the same few places again and again, and
+        to make arrays of tensors takes longer than to begin with them."""
+        place = tuple((t.data_ptr(), t.shape, t.stride(), t.dtype, t.device.type) for t in batch)
+        if (known := self._known.get(place)) is not None:
+            return known
         states, actions, rewards, discounts, next_states = batch
         parts = self.inputs(states, next_states).parts
         arrays = (
@@ -118,7 +118,7 @@ class NativePasses:
         if [part.data_ptr() for part in parts] == [states.data_ptr(), next_states.data_ptr()]:
             if len(self._known) == MOST_BATCHES_KNOWN:
                 del self._known[next(iter(self._known))]
-            self._known[key] = batch, arrays  # with the tensors, whose ids stay theirs
+            self._known[place] = arrays
         return arrays
 
     def _threads_for(self, rows: int) -> ThreadPool:

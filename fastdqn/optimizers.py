@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastdqn._core import AdamStep
@@ -63,16 +65,30 @@ class Adam(torch.optim.Adam):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._begin()
 
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's: a count of steps for each weight."""
+        state = super().state_dict()
+        state["state"] = {
+            number: {**kept, "step": kept["step"].clone()} if "step" in kept else kept
+            for number, kept in state["state"].items()
+        }
+        return state
+
     def _begin(self) -> None:
         self._core_step: tuple[list[int], AdamStep] | None = None
         # One count for all weights, which PyTorch counts one by one.
+        self._count: Tensor | None = None
+        self._host_count: tuple[int, NDArray[np.float32]] | None = None
         states = [*self.state.values()]
+        if not states:
+            return
         count = states[0]["step"]
         if all(torch.equal(state["step"], count) for state in states):
             for state in states:
                 state["step"] = count
         self._count = count
-        self._host_count = count.numpy() if count.device.type == "cpu" else None
+        if count.device.type == "cpu":
+            self._host_count = count.data_ptr(), count.numpy()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -134,8 +150,10 @@ class Adam(torch.optim.Adam):
     def count_step(self) -> None:
         """One more step has been done by the core."""
         counts = self._counts()
-        if self._host_count is not None and counts[0] is self._count and len(counts) == 1:
-            self._host_count += 1  # memory of the tensor's: a small part of an operation's work
+        host = self._host_count
+        together = len(counts) == 1 and counts[0] is self._count
+        if together and host is not None and counts[0].data_ptr() == host[0]:
+            host[1].__iadd__(1)  # memory of the tensor's: a small part of an operation's work
         else:
             torch._foreach_add_(counts, 1)
 

@@ -393,6 +393,31 @@ def test_a_batchs_tensors_may_be_filled_anew(layout: torch.memory_format) -> Non
         assert learner.update(states, actions, ones, ones, next_states) == other.update(*anew)
 
 
+def test_a_batchs_tensors_may_be_moved_and_changed() -> None:
+    learner, other = learner_of(torch.float32), learner_of(torch.float32)
+    other.load_state(learner.save_state())
+    x = stacks(40, learner.online)
+    actions, rewards, discounts = torch.zeros(20).long(), torch.rand(20), torch.ones(20)
+    batch = (x[:20].clone(), actions, rewards, discounts, x[20:].clone())
+
+    def update() -> None:
+        anew = [tensor.detach().clone() for tensor in batch]
+        assert learner.update(*batch) == other.update(*anew)
+
+    update()
+    rewards.share_memory_()
+    update()
+    rewards.set_(torch.rand(20))
+    batch[0].data = x[5:25].clone()
+    update()
+    for tensor in batch:
+        tensor.data = tensor[:7].clone()
+    update()
+    rewards.data = rewards.double()
+    with pytest.raises(TypeError, match="rewards is of dtype float64"):
+        learner.update(*batch)
+
+
 def test_an_update_that_is_never_finished_is_none() -> None:
     learner = learner_of(torch.float32)
     x = stacks(20, learner.online)

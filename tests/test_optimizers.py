@@ -150,3 +150,40 @@ def test_steps_are_counted_as_pytorch_counts_them_in_copies_and_in_what_is_loade
     step(twin)
     assert counts(twin) == [1, 2, 3]
     assert counts(optimizer) == [1, 1, 1]
+
+
+def test_a_count_of_steps_that_is_moved_or_replaced_is_counted_on() -> None:
+    weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4)]
+    optimizer = Adam(weights, learning_rate=0.1, epsilon=1e-8)
+
+    def counts_after_a_step() -> list[float]:
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        return [state["step"].item() for state in optimizer.state.values()]
+
+    assert counts_after_a_step() == [1, 1]
+    for state in optimizer.state.values():
+        state["step"].share_memory_()
+    assert counts_after_a_step() == [2, 2]
+    optimizer.state[weights[0]]["step"].data = torch.tensor(10.0)
+    assert counts_after_a_step() == [11, 11]
+    optimizer.state[weights[1]]["step"] = torch.tensor(5.0)
+    assert counts_after_a_step() == [12, 6]
+
+
+def test_pytorchs_adam_goes_on_from_a_state() -> None:
+    weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4)]
+    ours = Adam(weights, learning_rate=0.1, epsilon=1e-8)
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+
+    step(ours)
+    theirs = torch.optim.Adam(weights, lr=0.1, eps=1e-8)
+    theirs.load_state_dict(ours.state_dict())
+    step(theirs)
+    assert [state["step"].item() for state in theirs.state.values()] == [2, 2]
+    assert [state["step"].item() for state in ours.state.values()] == [1, 1]

@@ -210,6 +210,11 @@ std::size_t NatureNetwork::learned() {
   return learned_;
 }
 
+std::uint64_t NatureNetwork::passes() {
+  const std::lock_guard lock(learning_mutex_);
+  return passes_;
+}
+
 std::uint64_t NatureNetwork::forward_into(ThreadPool& pool, std::span<const Stacks> stacks,
                                           std::size_t learned, float* values) {
   const std::lock_guard lock(learning_mutex_);
@@ -616,12 +621,13 @@ void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
     const std::size_t half = item / all_parts;
     const std::size_t begin = part_begin(half, halves, learned_);
     const std::size_t end = part_begin(half + 1, halves, learned_);
-    std::size_t layer = 0, part = item % all_parts;
-    float* sums = second_half_.at<float>(0);
+    std::size_t layer = 0, part = item % all_parts, before = 0;
     while (part >= parts[layer]) {
-      sums += convolutions_[layer].weights();
+      before += convolutions_[layer].weights();
       part -= parts[layer++];
     }
+    float* const weights_gradient =
+        half == 0 ? gradients.filters[layer] : second_half_.at<float>(before * sizeof(float));
     Scratch& scratch = rows_.scratch[thread];
     const auto place = [&](const Buffer& buffer, std::size_t of_layer, std::size_t row) {
       return buffer.at(numbers_nbytes((begin + row) * convolutions_[of_layer].outputs()));
@@ -634,7 +640,7 @@ void NatureNetwork::gradients_of_filters_in_tiles(ThreadPool& pool,
       return place(layer == 2 ? grad_third_ : grad_units_[layer], layer, row);
     };
     tiled_[layer].weight_gradient(end - begin, layer == 0, inputs, grad, part,
-                                  half == 0 ? gradients.filters[layer] : sums, scratch.tiles);
+                                  weights_gradient, scratch.tiles);
   });
   if (halves == 1) return;
   pool.run(3 * kFilterParts, [&](std::size_t item, std::size_t) {

@@ -53,7 +53,7 @@ struct Stacks {
 /// Passes of one network, whose weights are the caller's.
 ///
 /// Weights, their gradients and all sums are float32. In bfloat16 products are of numbers rounded to
-/// bfloat16, except in the last layer. Every number is computed by one thread in one order: results
+/// bfloat16, except in the last layer. Every sum is taken in one order, whoever takes its parts: results
 /// do not depend on how many threads there are, nor a row's on the other rows, except on whether there
 /// are enough for minimal filtering: fewer than kFewRows that nothing is learned from are computed
 /// another way, which rounds otherwise.
@@ -79,6 +79,9 @@ class NatureNetwork {
 
   /// Rows that the last `forward_into` has kept. Waits for one that is being computed.
   std::size_t learned();
+
+  /// The number of the last `forward_into`'s pass. Waits as well.
+  std::uint64_t passes();
 
   /// Takes over the weights: to be called before anything else, and whenever they have changed.
   void refresh(ThreadPool& pool);

@@ -14,6 +14,7 @@ NatureUpdate::~NatureUpdate() { wait(); }
 void NatureUpdate::begin() {
   if (asked_ || finished_) throw std::logic_error("the update has been begun before");
   asked_ = true;
+  passes_before_ = online_.passes();
   begun_ = pool_.start([](void* update) { static_cast<NatureUpdate*>(update)->compute(); }, this);
 }
 
@@ -64,6 +65,10 @@ QLearningResult NatureUpdate::finish(const NatureWeights<float>& gradients,
   }
   if (failure_) std::rethrow_exception(failure_);
   if (!computed_) throw std::logic_error("the update was begun before this process was forked");
+  // Whether the other came before or after its own is a matter of time, and must decide nothing.
+  if (asked_ && pass_ != passes_before_ + 1) {
+    throw std::logic_error("another forward pass has been made since the update was begun");
+  }
   online_.step(pool_, pass_, grad_.data(), gradients, adam, factors);
   return result_;
 }

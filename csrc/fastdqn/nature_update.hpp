@@ -44,7 +44,8 @@ class NatureUpdate {
   /// time: others begin when they are finished. std::logic_error for a second call, or after `finish`.
   void begin();
 
-  /// Moves the weights. Exceptions as those of the parts; std::logic_error for a second call.
+  /// Moves the weights. Exceptions as those of the parts; std::logic_error for a second call, and
+  /// where the online network has made another forward pass since `begin`.
   QLearningResult finish(const NatureWeights<float>& gradients, std::span<const AdamArrays> adam,
                          const AdamFactors& factors);
 
@@ -64,6 +65,7 @@ class NatureUpdate {
 
   std::vector<float> grad_;  // [rows, num_actions], the loss's by the values of the states
   std::uint64_t pass_ = 0;   // of the online network, that it belongs to
+  std::uint64_t passes_before_ = 0;  // when it was begun
   QLearningResult result_{};
   std::exception_ptr failure_;
 };

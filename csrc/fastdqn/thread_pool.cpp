@@ -46,7 +46,7 @@ std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) n
 }
 
 /// The share of each processor: those that this thread may run on divide them up in their order, in
-/// which such that have a cache in common are neighbours.
+/// which cores that have a cache in common are neighbours.
 std::vector<std::size_t> shares_of_processors(std::size_t shares) {
   std::vector<std::size_t> result;
 #if defined(__linux__)
