@@ -533,7 +533,7 @@ def emulator_alone(steps: int) -> Prepare:
     return prepare
 
 
-def fastest_product(dtype: torch.dtype, repeats: int = 20) -> tuple[str, Callable[[], float]]:
+def fastest_product(dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
     """The faster of PyTorch's matrix products for this dtype, as a turn that counts its FLOP."""
     size = 1024
     a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
@@ -549,7 +549,7 @@ def fastest_product(dtype: torch.dtype, repeats: int = 20) -> tuple[str, Callabl
             harness.repeat(product, 8)()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
     name = min(seconds, key=lambda name: seconds[name])
-    turn = harness.repeat(products[name], repeats)
+    turn = harness.repeat(products[name], 20)
     return name, lambda: turn() * 2 * size**3
 
 

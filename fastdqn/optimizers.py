@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypedDict
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastdqn._core import AdamStep
@@ -77,18 +75,10 @@ class Adam(torch.optim.Adam):
     def _begin(self) -> None:
         self._core_step: tuple[list[int], AdamStep] | None = None
         # One count for all weights, which PyTorch counts one by one.
-        self._count: Tensor | None = None
-        self._host_count: tuple[int, NDArray[np.float32]] | None = None
-        states = [*self.state.values()]
-        if not states:
-            return
-        count = states[0]["step"]
-        if all(torch.equal(state["step"], count) for state in states):
-            for state in states:
-                state["step"] = count
-        self._count = count
-        if count.device.type == "cpu":
-            self._host_count = count.data_ptr(), count.numpy()
+        counts = [state["step"] for state in self.state.values()]
+        if all(torch.equal(count, counts[0]) for count in counts):
+            for state in self.state.values():
+                state["step"] = counts[0]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -149,13 +139,9 @@ class Adam(torch.optim.Adam):
 
     def count_step(self) -> None:
         """One more step has been done by the core."""
-        counts = self._counts()
-        host = self._host_count
-        together = len(counts) == 1 and counts[0] is self._count
-        if together and host is not None and counts[0].data_ptr() == host[0]:
-            host[1].__iadd__(1)  # memory of the tensor's: a small part of an operation's work
-        else:
-            torch._foreach_add_(counts, 1)
+        for count in self._counts():
+            on_host = count.numpy()  # a small part of the work of PyTorch's operation
+            on_host += 1
 
     def _counts(self) -> list[Tensor]:
         """The counts of steps: one, unless somebody has made them several."""

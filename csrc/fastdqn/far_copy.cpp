@@ -14,7 +14,8 @@ constexpr std::size_t kAhead = 8192;
 
 /// By the widest vectors of the function that it is inlined into.
 [[gnu::always_inline]] inline void copy(std::byte* target, const std::byte* source,
-                                        std::size_t nbytes, const std::byte* end, const std::byte* next) noexcept {
+                                        std::size_t nbytes, const std::byte* end,
+                                        const std::byte* next) noexcept {
   const auto known = static_cast<std::size_t>(end - source);
   const std::size_t here = std::min(nbytes, known > kAhead ? known - kAhead : 0);
   std::size_t i = 0;
@@ -34,7 +35,8 @@ constexpr std::size_t kAhead = 8192;
 
 #if defined(__x86_64__)
 [[gnu::target("avx512f")]] void copy_by_avx512(std::byte* target, const std::byte* source,
-                                               std::size_t nbytes, const std::byte* end, const std::byte* next) noexcept {
+                                               std::size_t nbytes, const std::byte* end,
+                                        const std::byte* next) noexcept {
   copy(target, source, nbytes, end, next);
 }
 const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0;

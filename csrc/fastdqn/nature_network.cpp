@@ -47,10 +47,6 @@ const NatureShape& checked(const NatureShape& shape) {
 
 std::size_t ceil_divide(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
-std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) noexcept {
-  return part * count / parts;
-}
-
 /// Into how many groups of at most kTiledRows to cut rows, so that all threads have as many to do.
 std::size_t tiled_groups(std::size_t rows, std::size_t threads) noexcept {
   const std::size_t rounds = ceil_divide(rows, threads * kTiledRows);

@@ -40,11 +40,6 @@ void wait_for_change(const std::atomic<Number>& value, Number old) noexcept {
   value.wait(old, std::memory_order_acquire);
 }
 
-/// Where a part of `count` things begins.
-std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) noexcept {
-  return part * count / parts;
-}
-
 /// The share of each processor: those that this thread may run on divide them up in their order, in
 /// which cores that have a cache in common are neighbours.
 std::vector<std::size_t> shares_of_processors(std::size_t shares) {

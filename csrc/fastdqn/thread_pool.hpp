@@ -10,6 +10,11 @@
 
 namespace fastdqn {
 
+/// Where one of `parts` of `count` things begins, which are as equal as can be.
+inline std::size_t part_begin(std::size_t part, std::size_t parts, std::size_t count) noexcept {
+  return part * count / parts;
+}
+
 /// Runs the items of a job on the caller's thread and on `threads - 1` of its own.
 ///
 /// A job's items are cut into one share a thread, each of them neighbours. A thread begins with the
