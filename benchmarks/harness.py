@@ -85,6 +85,8 @@ class Effort:
     """For the turns of one row."""
     peer_seconds: float
     """For those of one more match of a row, where not all its contenders fit in memory at once."""
+    emulation_turn_steps: int
+    """Steps of one turn where games are played by several processes."""
     training_seconds: float
     """For those of whole training runs."""
     training_turn_steps: int

@@ -362,7 +362,7 @@ def test_a_step_that_is_refused_plays_no_frame() -> None:
     has ended."""
     vector = AtariVector("breakout", 2, AtariOptions(max_episode_frames=40, noop_max=0), seed=0)
     vector.reset()
-    emulators = [game.ale for game in vector._games]
+    emulators = [game.playing.ale for game in vector._games]
     frames = [ale.getFrameNumber() for ale in emulators]
     for actions, error in [([0, 9], IndexError), ([0, -1], IndexError), ([0], ValueError)]:
         with pytest.raises(error):
@@ -371,6 +371,7 @@ def test_a_step_that_is_refused_plays_no_frame() -> None:
     while not vector.step(np.zeros(2, np.int64)).truncated[1]:
         pass
     vector.reset(np.array([0]))
+    emulators = [game.playing.ale for game in vector._games]
     frames = [ale.getFrameNumber() for ale in emulators]
     with pytest.raises(RuntimeError, match="reset"):
         vector.step(np.zeros(2, np.int64))

@@ -79,11 +79,20 @@ def make(workers: int | None, num_envs: int = 5, seed: int = 7, **what: Any) -> 
     return make_envs(**settings, num_envs=num_envs, seed=seed, workers=workers)
 
 
+def with_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+
+
 @pytest.mark.parametrize("what", GAMES, ids=lambda what: str(what.get("game", what.get("env"))))
-def test_results_are_the_same_for_any_number_of_workers(what: dict[str, Any]) -> None:
+def test_results_are_the_same_for_any_number_of_workers(
+    what: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether this process is one of them, as it is where games need every core, or not."""
     expected = None
-    for workers in (0, 1, 2, 3):
+    for workers, cores in ((0, 2), (1, 2), (2, 2), (2, 3), (3, 2)):
+        with_cores(monkeypatch, cores)
         envs = make(workers, **what)
+        assert len(children()) == workers - (workers >= cores and "game" in what)
         protocol = envs.protocol()
         assert protocol.pop("workers") == workers
         seen = (envs.num_actions, envs.frame_shape, envs.dtype, protocol, play(envs, 250))
@@ -108,6 +117,47 @@ def test_a_reset_in_the_middle_of_a_game_is_the_same_too() -> None:
         return [array.tolist() for array in seen]
 
     assert frames(2) == frames(0)
+
+
+def test_games_that_are_prepared_in_spare_time_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers wait for long before some steps, and do not before others."""
+    with_cores(monkeypatch, 2)
+    seen = []
+    for workers, pauses in ((0, 0.0), (2, 0.0), (2, 0.02)):
+        envs = make(workers, 3, game="Breakout", max_episode_frames=12, sticky_actions=0.25)
+        games = [envs.reset().tobytes()]
+        for step in range(40):
+            if step % 4 == 0:
+                time.sleep(pauses)
+            result = envs.step(np.full(3, step % 4))
+            games.append(result.frames.tobytes())
+            ended = np.flatnonzero(result.truncated)
+            if ended.size:
+                games.append(envs.reset(ended).tobytes())
+        envs.close()
+        seen.append(games)
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_game_of_this_process_that_fails_ends_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_cores(monkeypatch, 2)
+    envs = make(2, 3, game="Breakout")
+    assert isinstance(envs, WorkerVector)
+    envs.reset()
+
+    def fail(_: Any) -> None:
+        raise ArithmeticError("the ball fell off")
+
+    monkeypatch.setattr(envs._own, "step", fail)
+    with pytest.raises(ArithmeticError, match="the ball fell off"):
+        envs.step(np.zeros(3, np.int64))
+    assert not children()
+    with pytest.raises(RuntimeError, match="closed"):
+        envs.reset()
 
 
 def test_weights_are_the_same_for_any_number_of_workers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -34,12 +35,12 @@ def make_envs(
     """`num_envs` environments: gymnasium's, by name or function, or else Atari's `game`.
 
     `options` are those of `AtariOptions` and `preprocess`, each for those environments that have
-    it (see `GymVector`). With `workers` they are split over as
-    many processes (None: as many as pay off), and are the same. Raises `UserError` where none such
-    exists, or where workers cannot make it.
+    it (see `GymVector`). With `workers` they are split over as many processes (None: as many as
+    pay off), and are the same; where games need every core, this process is one of them. Raises
+    `UserError` where none such exists, or where workers cannot make it.
     """
+    cores = len(os.sched_getaffinity(0))
     if workers is None:
-        cores = len(os.sched_getaffinity(0))
         workers = default_workers(num_envs, cores) if env is None else 0
     if not workers:
         return make_serial(env, game, num_envs, seed=seed, **options)
@@ -48,7 +49,13 @@ def make_envs(
             f"workers={workers}: environments that a function makes stay in this process; give "
             'a name that can be imported, such as env="my_module:make_env", or workers=0'
         )
-    return WorkerVector(env, game, num_envs, workers=workers, seed=seed, **options)
+    make_own = None
+    # No core is left for this process alone: it plays, too, but only what does not fail.
+    if env is None and workers > 1 and cores <= workers:
+        make_own = functools.partial(make_serial, env, game, num_envs, seed=seed, **options)
+    return WorkerVector(
+        env, game, num_envs, workers=workers, seed=seed, make_own=make_own, **options
+    )
 
 
 def default_workers(num_envs: int, cores: int) -> int:

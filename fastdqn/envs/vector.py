@@ -14,7 +14,8 @@ import ale_py
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.atari import AtariGame, AtariOptions
+from fastdqn.envs.atari import AtariOptions
+from fastdqn.envs.relay import AtariRelay
 from fastdqn.errors import UserError
 
 __all__ = [
@@ -168,6 +169,15 @@ class SerialVector:
         """See `VectorEnv.reset`."""
         raise NotImplementedError
 
+    def must_start(self, env_ids: npt.NDArray[np.int64]) -> bool:
+        """Whether `prepare` would shorten a reset of these."""
+        return False
+
+    def prepare(self) -> bool:
+        """Does a part of what resets to come would have to do, for whoever has time to spare;
+        False where nothing is left. It changes no result."""
+        return False
+
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """See `VectorEnv.step`."""
         raise NotImplementedError
@@ -216,7 +226,7 @@ def states_of_all(state: Mapping[str, Any], num_envs: int) -> Sequence[Mapping[s
 
 
 class AtariVector(SerialVector):
-    """N emulators in this process, each with its own seed, writing into one array.
+    """N games in this process, each with its own seed, writing into one array.
 
     `share` names some of `num_envs` environments: only they are made, and each is what it would be
     among all of them. `watch` is shown each emulator after every frame of it.
@@ -237,8 +247,8 @@ class AtariVector(SerialVector):
         self.num_envs = len(seeds)
         self.frame_shape = options.frame_shape
         self.dtype = np.dtype(np.uint8)
-        self._games = [AtariGame(game, options, seed, watch) for seed in seeds]
-        self.num_actions = len(self._games[0].action_meanings)
+        self._games = [AtariRelay(game, options, seed, watch) for seed in seeds]
+        self.num_actions = len(self._games[0].playing.action_meanings)
         self._result = StepResult.zeros(self.num_envs, options.frame_shape, np.uint8)
         self._rows = list(self._result.frames)
 
@@ -249,7 +259,7 @@ class AtariVector(SerialVector):
 
     def protocol(self) -> dict[str, object]:
         """See `VectorEnv.protocol`."""
-        return {"num_envs": self.num_envs, "workers": 0, **self._games[0].protocol()}
+        return {"num_envs": self.num_envs, "workers": 0, **self._games[0].playing.protocol()}
 
     def reset(self, env_ids: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.uint8]:
         """See `VectorEnv.reset`."""
@@ -259,6 +269,14 @@ class AtariVector(SerialVector):
             self._games[env_id].reset(frame)
         return frames
 
+    def must_start(self, env_ids: npt.NDArray[np.int64]) -> bool:
+        """See `SerialVector.must_start`."""
+        return any(not self._games[env_id].is_ready for env_id in env_ids)
+
+    def prepare(self) -> bool:
+        """See `SerialVector.prepare`."""
+        return any(game.prepare() for game in self._games)
+
     def step(self, actions: npt.NDArray[np.int64]) -> StepResult:
         """See `VectorEnv.step`."""
         result = self._result
@@ -266,9 +284,9 @@ class AtariVector(SerialVector):
             raise ValueError(f"expected {self.num_envs} actions, got {len(actions)}")
         played = actions.tolist()
         for game, action in zip(self._games, played, strict=True):
-            game.stepper.check(action)  # a step is refused as a whole
+            game.playing.stepper.check(action)  # a step is refused as a whole
         for i, action in enumerate(played):
-            stepper = self._games[i].stepper
+            stepper = self._games[i].playing.stepper
             stepper.step(action, self._rows[i])
             result.actions[i] = stepper.action_played
             result.rewards[i] = stepper.reward

@@ -6,6 +6,7 @@ The other side is `WorkerVector`. Torch is never imported here.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -20,12 +21,14 @@ from fastdqn.envs.make import make_serial
 from fastdqn.envs.vector import SerialVector
 from fastdqn.envs.workers import (
     CLOSE,
+    PREPARE,
     REFUSALS,
     REQUEST,
     STEP,
     Block,
     Channel,
     describe_error,
+    use_spare_time,
 )
 from fastdqn.errors import UserError
 
@@ -61,7 +64,7 @@ def main(descriptor: int, trainer: int) -> None:
         return
     _, (memory, *events), _, _ = socket.recv_fds(channel.connection, 1, 4)
     block = Block(what["num_envs"], place["num_workers"], vector.frame_shape, vector.dtype, memory)
-    service = _Service(vector, block, slice(*work["share"]), channel, *events)
+    service = _Service(vector, block, slice(*work["share"]), place["number"], channel, *events)
     try:
         service.run()
     except BaseException as error:
@@ -78,6 +81,7 @@ class _Service:
         vector: SerialVector,
         block: Block,
         rows: slice,
+        number: int,
         channel: Channel,
         go: int,
         stepped: int,
@@ -87,8 +91,11 @@ class _Service:
         self._result = block.result.rows(rows)
         self._sent = block.sent[rows]
         self._first_frames = block.first_frames[rows]
+        self._starting = block.starting[number : number + 1]
         self._channel = channel
         self._go, self._stepped, self._ready = go, stepped, ready
+        self._signals = select.poll()
+        self._signals.register(go, select.POLLIN)
         vector.write_to(self._result)
 
     def run(self) -> None:
@@ -96,17 +103,25 @@ class _Service:
         vector, result = self._vector, self._result
         self._first_frames[:] = vector.reset()
         os.eventfd_write(self._ready, 1)
-        while not (what := int.from_bytes(os.read(self._go, 8), sys.byteorder)) & CLOSE:
+        while not (what := self._wait()) & CLOSE:
             if what & STEP:
                 vector.step(self._sent)
-                os.eventfd_write(self._stepped, 1)
                 ended = np.flatnonzero(result.terminated | result.truncated)
+                self._starting[...] = vector.must_start(ended)
+                os.eventfd_write(self._stepped, 1)
                 if ended.size:
                     self._first_frames[ended] = vector.reset(ended)
                     os.eventfd_write(self._ready, 1)
+            if what & PREPARE:
+                vector.prepare()
             if what & REQUEST and (request := self._channel.receive()) is not None:
                 self._channel.send(self._answer(request))
         vector.close()
+
+    def _wait(self) -> int:
+        """What the trainer has signalled."""
+        use_spare_time(self._signals, self._vector)
+        return int.from_bytes(os.read(self._go, 8), sys.byteorder)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Does what is asked."""

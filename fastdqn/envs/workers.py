@@ -10,6 +10,10 @@ process as quickly as a futex does, and needs no compiled code. A worker resets 
 soon as it has reported the step, and leaves the first frames in the block. Everything rare is a
 message on a socket.
 
+To start a game takes as long as a dozen steps, for which all would wait. So who has time to spare
+starts games before the ones that are played have ended (`SerialVector.prepare`): while a worker
+waits for long, and while another has to start one that nobody had time for.
+
 A worker is a new interpreter that runs `worker_main`, not a fork, which would copy CUDA's state and
 other threads' locks, and not multiprocessing's spawn, which would run the user's script once more
 and load torch. The block is a memfd: it has no name, so nothing can be left behind in /dev/shm.
@@ -29,9 +33,10 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -39,11 +44,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.vector import StateNotSaved, StepResult, checked_ids, states_of_all
+from fastdqn.envs.vector import (
+    SerialVector,
+    StateNotSaved,
+    StepResult,
+    checked_ids,
+    states_of_all,
+)
 from fastdqn.errors import UserError
 
 __all__ = [
     "CLOSE",
+    "PREPARE",
     "REFUSALS",
     "REQUEST",
     "STEP",
@@ -52,13 +64,21 @@ __all__ = [
     "WorkerError",
     "WorkerVector",
     "describe_error",
+    "use_spare_time",
 ]
 
-# What is signalled to a worker. They are bits, since signals that a worker has not read yet add up.
-STEP, REQUEST, CLOSE = 1, 2, 4
+# What is signalled to a worker. They are bits, since signals that a worker has not read yet add up;
+# the last may be sent again before it is read, and then is lost, as it may be.
+STEP, REQUEST, CLOSE, PREPARE = 1, 2, 4, 8
 
 # A worker that has been killed is noticed after this time; one that ends by itself at once.
 _CHECK_MILLISECONDS = 250
+# Most waits for the slower of two are short, and a core that has fallen asleep wakes up slowly. Who
+# looks out for so long leaves its core to any other that wants it.
+_LOOK_OUT_SECONDS = 300e-6
+# Who has waited for so long, longer than a game takes to start, waits for the trainer to learn: it
+# has time for other things. Shorter waits are told what for, see `PREPARE`.
+_SPARE_MILLISECONDS = 5
 # What a worker may be at when it is told to end, before it is killed.
 _PATIENCE_SECONDS = 5.0
 
@@ -90,6 +110,7 @@ class Block:
         kinds |= {
             "sent": np.dtype((np.int64, (num_envs,))),
             "first_frames": kinds["frames"],
+            "starting": np.dtype((np.bool_, (num_workers,))),
             "failed": np.dtype((np.bool_, (num_workers,))),
         }
         offsets, size = [], 0
@@ -107,6 +128,8 @@ class Block:
         """[N] the actions given; the results have those that were played."""
         self.first_frames: npt.NDArray[Any] = arrays["first_frames"]
         """[N, *frame_shape] of each environment's last reset."""
+        self.starting: npt.NDArray[np.bool_] = arrays["starting"]
+        """[W] who has to start a game before all can step again."""
         self.failed: npt.NDArray[np.bool_] = arrays["failed"]
         """[W] whose worker has left an error on its socket and ended."""
 
@@ -182,6 +205,18 @@ REFUSALS: dict[str, type[Exception]] = {
 }
 
 
+def use_spare_time(signal: select.poll, vector: SerialVector | None) -> None:
+    """Until there is a signal to see to, or nothing else to do: looks out for it, and then prepares
+    what `vector` can."""
+    until = time.perf_counter() + _LOOK_OUT_SECONDS
+    while not signal.poll(0):
+        if time.perf_counter() > until:
+            break
+        os.sched_yield()
+    while vector is not None and not signal.poll(_SPARE_MILLISECONDS) and vector.prepare():
+        pass
+
+
 class _WorkerTraceback(Exception):
     """Where an environment failed, as text."""
 
@@ -230,8 +265,10 @@ class _Worker:
         """Says what to do now."""
         os.eventfd_write(self._go, what)
 
-    def wait(self, event: int) -> None:
-        """Until the worker has signalled `event`: `stepped` or `ready`."""
+    def wait(self, event: int, own: SerialVector | None = None) -> None:
+        """Until the worker has signalled `event`: `stepped` or `ready`. Time to spare is for what
+        `own` can prepare."""
+        use_spare_time(self._polls[event], own)
         self._poll(event)
         os.read(event, 8)
 
@@ -292,9 +329,11 @@ class _Worker:
 class WorkerVector:
     """N environments split over `workers` processes; see `VectorEnv`.
 
-    They are those of `make_serial` with the same arguments, and so is every result. Raises
-    `UserError` where it would, and where there are not 1 to `num_envs` workers; any call raises
-    `WorkerError` where a worker has failed or died, after which nothing is left but to close.
+    They are those of `make_serial` with the same arguments, and so is every result. With
+    `make_own`, which is `make_serial` itself for a share, this process is the first of the workers
+    and plays while it would wait for the others. Raises `UserError` where `make_serial` would, and
+    where there are not 1 to `num_envs` workers; any call raises `WorkerError` where another process
+    has failed or died, after which nothing is left but to close.
     """
 
     def __init__(
@@ -305,6 +344,7 @@ class WorkerVector:
         *,
         workers: int,
         seed: int,
+        make_own: Callable[..., SerialVector] | None = None,
         **options: Any,
     ) -> None:
         if not 1 <= workers <= num_envs:
@@ -314,6 +354,9 @@ class WorkerVector:
         self.num_envs = num_envs
         bounds = [num_envs * number // workers for number in range(workers + 1)]
         shares = [range(*pair) for pair in pairwise(bounds)]
+        own_share = range(0) if make_own is None else shares.pop(0)
+        self._own_rows = slice(own_share.stop)
+        self._own: SerialVector | None = None
         self._workers: list[_Worker] = []
         self._close = weakref.finalize(self, _close, self._workers, os.getpid())
         try:
@@ -322,6 +365,8 @@ class WorkerVector:
             what = {"env": env, "game": game, "num_envs": num_envs, "seed": seed, **options}
             for worker, share in zip(self._workers, shares, strict=True):
                 worker.send({"share": [share.start, share.stop], "what": what})
+            if make_own is not None:  # in the time that the others take
+                self._own = make_own(share=own_share)
             first, *_ = [worker.receive() for worker in self._workers]
             self.frame_shape: tuple[int, ...] = tuple(first["frame_shape"])
             self.dtype: np.dtype[Any] = np.dtype(first["dtype"])
@@ -329,18 +374,21 @@ class WorkerVector:
             self._protocol = {**first["protocol"], "num_envs": num_envs, "workers": workers}
             memory = os.memfd_create("fastdqn environments")
             try:
-                self._block = Block(num_envs, workers, self.frame_shape, self.dtype, memory)
+                processes = len(self._workers)
+                self._block = Block(num_envs, processes, self.frame_shape, self.dtype, memory)
                 for number, worker in enumerate(self._workers):
-                    worker.send({"number": number, "num_workers": workers})
+                    worker.send({"number": number, "num_workers": processes})
                     worker.share(memory)
             finally:
                 os.close(memory)
+            if self._own is not None:
+                self._own.write_to(self._block.result.rows(self._own_rows))
         except BaseException:
             self.close()
             raise
         self._stepping = False
-        # Workers begin with a reset of all their environments.
         self._ended = np.ones(num_envs, np.bool_)
+        # Other processes begin with a reset of all their environments.
         self._resetting = list(self._workers)
 
     def protocol(self) -> dict[str, object]:
@@ -352,8 +400,12 @@ class WorkerVector:
         ids = checked_ids(env_ids, self.num_envs)
         self._check_idle()
         with self._ending_on_failure():
+            mine = ids[ids < self._own_rows.stop]
+            self._prepare_together(mine)
+            if self._own is not None:
+                self._block.first_frames[mine] = self._own.reset(mine)
             self._await_resets()
-            again = ids[~self._ended[ids]]
+            again = ids[~self._ended[ids] & (ids >= self._own_rows.stop)]
             if again.size:
                 self._ask(
                     {
@@ -386,9 +438,10 @@ class WorkerVector:
         """See `VectorEnv.receive`. The next `send` gives the arrays back to the workers."""
         if not self._stepping:
             raise RuntimeError("no step was begun: send actions before receiving their results")
-        with self._ending_on_failure():
-            for worker in self._workers:
-                worker.wait(worker.stepped)
+        with self._ending_on_failure(Exception):
+            if self._own is not None:
+                self._own.step(self._block.sent[self._own_rows])
+            self._await([(worker, worker.stepped) for worker in self._workers])
             self._raise_failure()
         self._stepping = False
         result, ended = self._block.result, self._ended
@@ -408,7 +461,12 @@ class WorkerVector:
         if self._ended.any():  # its worker has gone on to the next game
             raise RuntimeError("an episode has ended: reset before its state is saved")
         with self._ending_on_failure():
-            answers = self._ask({worker: {"save": True} for worker in self._workers})
+            self._send_requests({worker: {"save": True} for worker in self._workers})
+            try:  # all at once, as each starts the next games first
+                own = [] if self._own is None else [self._own.save_state()]
+            finally:
+                answers = self._receive_answers(self._workers)
+            answers = [*own, *answers]
         return {"envs": [state for answer in answers for state in answer["envs"]]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -418,12 +476,16 @@ class WorkerVector:
         with self._ending_on_failure():
             self._await_resets()
             self._ask({worker: {"load": states[worker.rows]} for worker in self._workers})
+            if self._own is not None:
+                self._own.load_state({"envs": states[self._own_rows]})
             self._ended[:] = False
 
     def close(self) -> None:
         """See `VectorEnv.close`. A vector that nobody holds any more closes itself."""
         self._stepping = False
         self._close()
+        if self._own is not None:
+            self._own.close()
 
     def _check_idle(self) -> None:
         if not self._close.alive:
@@ -432,20 +494,36 @@ class WorkerVector:
             raise RuntimeError("a step has begun: receive its results first")
 
     @contextmanager
-    def _ending_on_failure(self) -> Iterator[None]:
+    def _ending_on_failure(self, failure: type[Exception] = WorkerError) -> Iterator[None]:
         """Where one worker has failed, the others end too."""
         try:
             yield
-        except WorkerError:
+        except failure:
             self.close()
             raise
 
+    def _prepare_together(self, mine: npt.NDArray[np.int64]) -> None:
+        """Where some have to start a game while all others wait, these start one of theirs."""
+        starting = self._block.starting
+        own_starts = self._own is not None and self._own.must_start(mine)
+        if own_starts or starting.any():
+            for worker, starts in zip(self._workers, starting.tolist(), strict=True):
+                if not starts:
+                    worker.signal(PREPARE)
+            if self._own is not None and not own_starts:
+                self._own.prepare()
+            starting[:] = False
+
     def _await_resets(self) -> None:
         """Until the first frames of what has ended are there."""
-        for worker in self._resetting:
-            worker.wait(worker.ready)
+        self._await([(worker, worker.ready) for worker in self._resetting])
         self._raise_failure()
         self._resetting = []
+
+    def _await(self, signals: Sequence[tuple[_Worker, int]]) -> None:
+        """Until all have come; in time to spare, games of this process are made ready."""
+        for worker, event in signals:
+            worker.wait(event, self._own)
 
     def _raise_failure(self) -> None:
         failed = self._block.failed
@@ -453,13 +531,19 @@ class WorkerVector:
             self._workers[int(failed.argmax())].receive()
 
     def _ask(self, requests: Mapping[_Worker, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The workers' answers; raises the first error among them, once all have answered."""
+        self._send_requests(requests)
+        return self._receive_answers(requests)
+
+    def _send_requests(self, requests: Mapping[_Worker, Mapping[str, Any]]) -> None:
         for worker, request in requests.items():
             worker.signal(REQUEST)  # first, as a long message is sent while the worker reads it
             worker.send(request)
+
+    def _receive_answers(self, workers: Iterable[_Worker]) -> list[dict[str, Any]]:
+        """Raises the first error among them, once all have answered."""
         answers: list[dict[str, Any]] = []
         refusals: list[Exception] = []
-        for worker in requests:
+        for worker in workers:
             try:
                 answers.append(worker.receive())
             except WorkerError:
