@@ -76,6 +76,12 @@ struct NatureKernels {
   /// From the gradient of the outputs that of the inputs, by weights packed by place.
   void (*input_gradient_into)(const Convolution& shape, const void* grad, const void* weights,
                               float* sums) noexcept;
+  /// How many floats `sums` has to have room for, the inputs first; what is behind them is scratch.
+  std::size_t (*input_gradient_floats)(const Convolution& shape) noexcept;
+  /// The gradients of two samples' outputs, null for none, as the units that the next one reads.
+  /// Two-number units alone.
+  void (*pair_gradient_into)(const Convolution& shape, const void* first, const void* second,
+                             void* units) noexcept;
   /// Blocks of a weight's gradient [out_channels, depth], which `count_blocks` counts: the sums of
   /// products of units x [inputs] and grad [outputs], added to what is there, or for `first` not.
   void (*weight_gradient_into)(const Convolution& shape, const void* x, const void* grad,
@@ -89,13 +95,14 @@ struct NatureKernels {
   void (*sum_rows_into)(const void* numbers, std::size_t rows, std::size_t columns,
                         float* sums) noexcept;
 
-  /// The outputs from `begin` to `end`, a multiple of eight, of a dense layer with its ReLU: numbers
+  /// The outputs from `begin` to `end`, a multiple of sixteen, of a dense layer with its ReLU: numbers
   /// x [rows, inputs], weights [outputs, inputs] -> y [rows, outputs].
   void (*dense_into)(const void* x, const void* weights, const float* bias, std::size_t rows,
                      std::size_t inputs, std::size_t outputs, std::size_t begin, std::size_t end,
                      float* y) noexcept;
   /// The gradient of 64 inputs from `input` on, numbers [rows, inputs], where x, the ReLU's output
-  /// that is the input, is positive. grad [rows, outputs] are numbers, and so are the weights.
+  /// that is the input, is positive. grad [rows, outputs] are numbers, and so are the weights; there
+  /// are at most 512 outputs.
   void (*dense_input_gradient_into)(const void* grad, const void* weights, const void* x,
                                     std::size_t rows, std::size_t inputs, std::size_t outputs,
                                     std::size_t input, void* grad_x) noexcept;
@@ -121,7 +128,8 @@ struct NatureKernels {
 
 /// Null where the processor cannot run them.
 const NatureKernels* float32_kernels() noexcept;
-/// Nor where it has AMX, which multiplies whole tiles of bfloat16: libraries that use it are faster.
 const NatureKernels* bfloat16_kernels() noexcept;
+/// In bfloat16 too, by tiles of products.
+const NatureKernels* amx_kernels() noexcept;
 
 }  // namespace fastdqn

@@ -84,7 +84,7 @@ namespace fastdqn {
 const NatureKernels* bfloat16_kernels() noexcept {
   const bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                    __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_supports("amx-bf16");
+                    __builtin_cpu_supports("avx512bf16");
   return runs ? &kKernels : nullptr;
 }
 

@@ -334,6 +334,13 @@ FASTDQN_TARGET void input_gradient_into(const Convolution& shape, const void* gr
   }
 }
 
+std::size_t input_gradient_floats(const Convolution& shape) noexcept { return shape.inputs(); }
+
+FASTDQN_TARGET void pair_gradient_into(const Convolution& shape, const void* first,
+                                       const void* second, void* units) noexcept {
+  pair_into(first, second, shape.outputs(), units);
+}
+
 using WeightBlock = void (*)(const Convolution&, const Unit*, const Unit*, bool, float*) noexcept;
 
 /// The gradients of the weights that lead from some columns of a run to some outputs.
@@ -721,6 +728,8 @@ constexpr NatureKernels kKernels{
     .pack_by_place_into = &pack_by_place_into,
     .convolve_into = &convolve_into,
     .input_gradient_into = &input_gradient_into,
+    .input_gradient_floats = &input_gradient_floats,
+    .pair_gradient_into = Op::kNumbers == 2 ? &pair_gradient_into : nullptr,
     .weight_gradient_into = &weight_gradient_into,
     .count_blocks = &count_blocks,
     .relu_gradient_into = &relu_gradient_into,

@@ -26,7 +26,14 @@ constexpr std::size_t kTiledRows = TiledConvolution::kMaxSamples;
 constexpr std::size_t kHiddenArray = 6;    // of all arrays of weights
 
 const NatureKernels* kernels_for(NatureNumbers numbers) noexcept {
-  return numbers == NatureNumbers::kFloat32 ? float32_kernels() : bfloat16_kernels();
+  if (numbers == NatureNumbers::kFloat32) return float32_kernels();
+  return amx_kernels() != nullptr ? amx_kernels() : bfloat16_kernels();
+}
+
+/// Null where there are none, or others compute faster without them.
+const LayerTileKernels* tile_kernels_for(const NatureKernels* kernels) noexcept {
+  if (kernels == float32_kernels()) return float32_tile_kernels();
+  return kernels == bfloat16_kernels() ? bfloat16_tile_kernels() : nullptr;
 }
 
 const NatureShape& checked(const NatureShape& shape) {
@@ -90,8 +97,7 @@ NatureNetwork::NatureNetwork(const NatureShape& shape, NatureNumbers numbers,
       }()),
       features_(convolutions_[2].outputs()) {
   if (kernels_ == nullptr) throw std::logic_error("this processor has no instructions for them");
-  const LayerTileKernels* tile_kernels =
-      numbers == NatureNumbers::kFloat32 ? float32_tile_kernels() : bfloat16_tile_kernels();
+  const LayerTileKernels* tile_kernels = tile_kernels_for(kernels_);
   if (tile_kernels != nullptr) {
     bool covered = true;
     for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -437,7 +443,9 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
       scratch.hidden.reserve(ceil_divide(kHidden, kStepParts) * features_ * sizeof(float));
     }
     if (!direct) continue;
-    scratch.sums.reserve(convolutions_[0].outputs() * sizeof(float));
+    scratch.sums.reserve(std::max(kernels_->input_gradient_floats(convolutions_[1]),
+                                  kernels_->input_gradient_floats(convolutions_[2])) *
+                         sizeof(float));
     scratch.grad.reserve(numbers_nbytes(numbers * (convolutions_[0].outputs() +
                                                    convolutions_[1].outputs())));
   }
@@ -560,12 +568,14 @@ void NatureNetwork::gradients_of_group(std::size_t group, Scratch& scratch) {
                             biases);
     biases += shape.out_channels;
     if (numbers == 1) continue;
-    const auto pair = [&](const std::byte* a, const std::byte* b, Buffer& to) {
-      kernels_->pair_into(a, samples == 2 ? b : nullptr, shape.outputs(),
-                          to.at(group * shape.outputs() * sizeof(float)));
-    };
-    pair(grad(layer, 0), grad(layer, 1), grad_units_[layer]);
-    if (layer < 2) pair(kept(layer, 0), kept(layer, 1), in_units_[layer]);
+    const bool whole = samples == 2;
+    const std::size_t place = group * shape.outputs() * sizeof(float);
+    kernels_->pair_gradient_into(shape, grad(layer, 0), whole ? grad(layer, 1) : nullptr,
+                                 grad_units_[layer].at(place));
+    if (layer < 2) {
+      kernels_->pair_into(kept(layer, 0), whole ? kept(layer, 1) : nullptr, shape.outputs(),
+                          in_units_[layer].at(place));
+    }
   }
 }
 
