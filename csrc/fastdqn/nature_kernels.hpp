@@ -59,10 +59,13 @@ struct NatureKernels {
 
   /// Floats, a multiple of 16, as numbers.
   void (*round_into)(const float* floats, std::size_t count, void* numbers) noexcept;
-  /// Weights [outputs, depth] times `scale` as units [depth / numbers, outputs], rows of units from
-  /// `begin` to `end`.
+  /// How many outputs' weights of a convolution lie side by side when packed by depth.
+  std::size_t (*packed_columns)(const Convolution& shape) noexcept;
+  /// Weights [outputs, depth] times `scale` as units [outputs / columns, depth / numbers, columns],
+  /// rows of units from `begin` to `end`.
   void (*pack_by_depth_into)(const float* weights, std::size_t outputs, std::size_t depth,
-                             float scale, std::size_t begin, std::size_t end, void* units) noexcept;
+                             float scale, std::size_t columns, std::size_t begin, std::size_t end,
+                             void* units) noexcept;
   /// Weights [outputs, places, channels] as units [places, outputs / numbers, channels], places
   /// from `begin` to `end`.
   void (*pack_by_place_into)(const float* weights, std::size_t outputs, std::size_t places,
@@ -106,11 +109,12 @@ struct NatureKernels {
   void (*dense_input_gradient_into)(const void* grad, const void* weights, const void* x,
                                     std::size_t rows, std::size_t inputs, std::size_t outputs,
                                     std::size_t input, void* grad_x) noexcept;
-  /// The gradient of 64 columns from `input` on of weights [outputs, inputs]: products of units
-  /// grad [outputs, rows] and x [rows, inputs].
+  /// The gradient of the columns from `begin` to `end`, a multiple of 64, of weights [outputs,
+  /// inputs]: products of units grad [outputs, rows] and x [rows, inputs]. Written to `weights`, whose
+  /// rows are `row` floats apart.
   void (*dense_weight_gradient_into)(const void* grad, const void* x, std::size_t rows,
-                                     std::size_t inputs, std::size_t outputs, std::size_t input,
-                                     float* weights) noexcept;
+                                     std::size_t inputs, std::size_t outputs, std::size_t begin,
+                                     std::size_t end, std::size_t row, float* weights) noexcept;
   /// Adam's step by `count` gradients, a multiple of 16, on as many of its numbers from `place` on.
   /// Where numbers are not floats, the weights as numbers too.
   void (*adam_step_into)(const float* gradients, std::size_t count, const AdamArrays& adam,

@@ -54,34 +54,43 @@ template <int kTo, int kBy, int kWith>
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kBy), "i"(kWith));
 }
 
-/// The sizes of all registers, for as long as it lives: `rows` sums, each over `depth` units.
+/// The sizes of all registers, for as long as it lives.
 class Shapes {
  public:
-  Shapes(std::size_t rows, std::size_t depth) noexcept : Shapes(rows, depth, depth) {}
-  /// The second factors of each kind may have another depth.
+  /// Sums of two rows of tiles by two columns, so many rows each, over `depth` units; of the second
+  /// tiles on each side these may be others.
   Shapes(std::size_t rows, std::size_t depth, std::size_t other) noexcept {
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0;
-      std::array<std::uint8_t, 14> reserved{};
-      std::array<std::uint16_t, 16> row_nbytes{};
-      std::array<std::uint8_t, 16> rows{};
-    } config;
-    const auto set = [&](int tile, std::size_t height, std::size_t width) {
-      config.rows[static_cast<std::size_t>(tile)] = static_cast<std::uint8_t>(height);
-      config.row_nbytes[static_cast<std::size_t>(tile)] =
-          static_cast<std::uint16_t>(width * sizeof(Unit));
-    };
     for (int i = 0; i < 4; ++i) set(kSums + i, rows, kSide);
     for (int i = 0; i < 2; ++i) {
       const std::size_t own = i == 0 ? depth : other;
       set(kLeft + i, rows, own);
       set(kRight + i, own, kSide);
     }
-    asm volatile("ldtilecfg %0" ::"m"(config));
+    asm volatile("ldtilecfg %0" ::"m"(config_));
+  }
+  Shapes(std::size_t rows, std::size_t depth) noexcept : Shapes(rows, depth, depth) {}
+  /// All but the last have so many rows, and that is a whole second factor.
+  explicit Shapes(std::size_t rows) noexcept {
+    for (int i = 0; i < 7; ++i) set(i, rows, kSide);
+    set(7, kSide, kSide);
+    asm volatile("ldtilecfg %0" ::"m"(config_));
   }
   ~Shapes() { asm volatile("tilerelease"); }
   Shapes(const Shapes&) = delete;
   Shapes& operator=(const Shapes&) = delete;
+
+ private:
+  void set(int tile, std::size_t rows, std::size_t row) noexcept {
+    config_.rows[static_cast<std::size_t>(tile)] = static_cast<std::uint8_t>(rows);
+    config_.row_nbytes[static_cast<std::size_t>(tile)] =
+        static_cast<std::uint16_t>(row * sizeof(Unit));
+  }
+  struct alignas(64) {
+    std::uint8_t palette = 1, start_row = 0;
+    std::array<std::uint8_t, 14> reserved{};
+    std::array<std::uint16_t, 16> row_nbytes{};
+    std::array<std::uint8_t, 16> rows{};
+  } config_;
 };
 
 [[gnu::always_inline]] inline void clear_sums() noexcept {
@@ -115,10 +124,6 @@ struct alignas(64) PairSums {
   store<kSums + 1>(sums.rows[0][0] + kSide, kRow);
   store<kSums + 2>(sums.rows[1][0], kRow);
   store<kSums + 3>(sums.rows[1][0] + kSide, kRow);
-}
-
-FASTDQN_INLINE void store_numbers(Number* to, __m512 lower, __m512 upper) noexcept {
-  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper, lower)));
 }
 
 const Unit* units(const void* memory) noexcept { return static_cast<const Unit*>(memory); }
@@ -184,39 +189,48 @@ struct Outputs {
   std::size_t position, begin, end;
 };
 
-FASTDQN_TARGET void convolve_outputs(const Convolution& shape, const Number* x,
-                                     const Unit* weights, const float* bias, const Outputs& first,
-                                     const Outputs& second, Number* y) noexcept {
-  const std::size_t channels = shape.out_channels;
+constexpr std::size_t kMostOutputs = 5;  // whose sums are in registers: weights are loaded once for all
+
+/// The sums of 16 channels at all of `outputs`. The weights of these channels lie one after the other.
+template <std::size_t... kOutput>
+[[gnu::always_inline]] inline void convolve_channels(const Convolution& shape, const Number* x,
+                                                     const Unit* weights, const Outputs* outputs,
+                                                     float (*sums)[kSide][kSide],
+                                                     std::index_sequence<kOutput...>) noexcept {
+  // Sums in registers 0 to 4, rows of images in 5 and 6 in turns, and weights in 7.
   const std::size_t left_nbytes = shape.stride * shape.in_channels * sizeof(Number);
-  const std::size_t right_nbytes = channels * sizeof(Unit);
   const std::size_t next_line = shape.in_width * shape.in_channels;
-  PairSums sums;
-  for (std::size_t column = 0; column < channels; column += kPair) {
-    clear_sums();
-    const Number* lines[2] = {x + shape.offsets[first.position],
-                              x + shape.offsets[second.position]};
-    const Unit* right = weights + column;
-    for (std::size_t row = 0; row < shape.kernel; ++row) {
-      for (std::size_t place = 0; place < shape.run(); place += kPair) {
-        multiply_pairs(lines[0] + place, lines[1] + place, left_nbytes, right, right_nbytes);
-        right += kSide * channels;
-      }
-      lines[0] += next_line;
-      lines[1] += next_line;
+  const Number* lines[] = {x + shape.offsets[outputs[kOutput].position]...};
+  (clear<static_cast<int>(kOutput)>(), ...);
+  for (std::size_t row = 0; row < shape.kernel; ++row) {
+    for (std::size_t place = 0; place < shape.run(); place += kPair, weights += kSide * kSide) {
+      load<7>(weights, kSide * sizeof(Unit));
+      ((load<5 + static_cast<int>(kOutput % 2)>(lines[kOutput] + place, left_nbytes),
+        multiply_add<static_cast<int>(kOutput), 5 + static_cast<int>(kOutput % 2), 7>()),
+       ...);
     }
-    store_sums(sums);
-    const __m512 lower_bias = _mm512_loadu_ps(bias + column);
-    const __m512 upper_bias = _mm512_loadu_ps(bias + column + kSide);
-    const __m512 zero = _mm512_setzero_ps();
-    const Outputs* all[2] = {&first, &second};
-    for (std::size_t k = 0; k < 2; ++k) {
-      for (std::size_t i = all[k]->begin; i < all[k]->end; ++i) {
-        const float* from = sums.rows[k][i];
-        store_numbers(
-            y + (all[k]->position + i) * channels + column,
-            _mm512_max_ps(_mm512_add_ps(_mm512_load_ps(from), lower_bias), zero),
-            _mm512_max_ps(_mm512_add_ps(_mm512_load_ps(from + kSide), upper_bias), zero));
+    ((lines[kOutput] += next_line), ...);
+  }
+  (store<static_cast<int>(kOutput)>(sums[kOutput], kSide * sizeof(float)), ...);
+}
+
+template <std::size_t kCount>
+FASTDQN_TARGET void convolve_outputs(const Convolution& shape, const Number* x,
+                                     const Unit* weights, const float* bias,
+                                     const Outputs* outputs, Number* y) noexcept {
+  const std::size_t channels = shape.out_channels;
+  alignas(64) float sums[kCount][kSide][kSide];
+  for (std::size_t channel = 0; channel < channels; channel += kSide) {
+    convolve_channels(shape, x, weights + channel * shape.depth() / 2, outputs, sums,
+                      std::make_index_sequence<kCount>());
+    const __m512 biases = _mm512_loadu_ps(bias + channel);
+    for (std::size_t k = 0; k < kCount; ++k) {
+      Number* to = y + outputs[k].position * channels + channel;
+      for (std::size_t i = outputs[k].begin; i < outputs[k].end; ++i) {
+        const __m512 sum = _mm512_max_ps(_mm512_add_ps(_mm512_load_ps(sums[k][i]), biases),
+                                         _mm512_setzero_ps());
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * channels),
+                            reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum)));
       }
     }
   }
@@ -225,29 +239,39 @@ FASTDQN_TARGET void convolve_outputs(const Convolution& shape, const Number* x,
 FASTDQN_TARGET void convolve_into(const Convolution& shape, const void* x, const void* weights,
                                   const float* bias, std::size_t begin, std::size_t end,
                                   void* y) noexcept {
+  using Convolve = void (*)(const Convolution&, const Number*, const Unit*, const float*,
+                            const Outputs*, Number*) noexcept;
+  static constexpr std::array<Convolve, kMostOutputs> kConvolve{
+      &convolve_outputs<1>, &convolve_outputs<2>, &convolve_outputs<3>, &convolve_outputs<4>,
+      &convolve_outputs<5>};
   if (!in_whole_tiles(shape)) {
     bfloat16_kernels()->convolve_into(shape, x, weights, bias, begin, end, y);
     return;
   }
+  if (begin == end) return;
   const Parts parts(shape.out_width);
-  const Shapes shapes(parts.size, kSide);
-  const auto convolve = [&](const Outputs& first, const Outputs& second) {
-    convolve_outputs(shape, static_cast<const Number*>(x), units(weights), bias, first, second,
-                     static_cast<Number*>(y));
-  };
-  Outputs waiting{};
-  bool waits = false;
+  const Shapes shapes(parts.size);
+  std::array<Outputs, kMostOutputs> outputs;
+  // As many at a time as there are registers, but none for a few alone.
+  const std::size_t lines = (end - begin + parts.size - 1) / parts.size;
+  const std::size_t passes = (lines + kMostOutputs - 1) / kMostOutputs;
+  const std::size_t most = (lines + passes - 1) / passes;
+  std::size_t count = 0;
   for (std::size_t position = begin; position < end;) {
     const std::size_t line = position / parts.width * parts.width;
     const std::size_t first = std::min(position, line + parts.width - parts.size);
     const std::size_t last = std::min({first + parts.size, line + parts.width, end});
-    const Outputs outputs{first, position - first, last - first};
-    if (waits) convolve(waiting, outputs);
-    waiting = outputs;
-    waits = !waits;
+    outputs[count++] = {first, position - first, last - first};
     position = last;
+    if (count < most && position < end) continue;
+    kConvolve[count - 1](shape, static_cast<const Number*>(x), units(weights), bias,
+                         outputs.data(), static_cast<Number*>(y));
+    count = 0;
   }
-  if (waits) convolve(waiting, {waiting.position, 0, 0});
+}
+
+std::size_t packed_columns(const Convolution& shape) noexcept {
+  return in_whole_tiles(shape) ? kSide : shape.out_channels;
 }
 
 /// The gradient of inputs is a convolution too, for each of stride by stride kinds of inputs: of the
@@ -492,7 +516,7 @@ FASTDQN_TARGET void dense_into(const void* x, const void* weights, const float* 
 }
 
 constexpr std::size_t kDenseInputs = 64;
-constexpr std::size_t kMostOutputs = 512;  // of the layer, for its inputs' gradient
+constexpr std::size_t kDenseOutputs = 512;  // of the layer, at most, for its inputs' gradient
 
 FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weights, const void* x,
                                               std::size_t rows, std::size_t inputs,
@@ -500,7 +524,7 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
                                               void* grad_x) noexcept {
   const Parts parts(rows);
   const Shapes shapes(parts.size, kSide);
-  alignas(64) Unit ready[kMostOutputs / 2 * kPair];  // of two outputs each
+  alignas(64) Unit ready[kDenseOutputs / 2 * kPair];  // of two outputs each
   __m512i lower_columns = _mm512_setzero_si512(), upper_columns;
   {
     alignas(64) Number places[kPair];
@@ -514,6 +538,9 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
   for (std::size_t column = input; column < input + kDenseInputs; column += kPair) {
     for (std::size_t pair = 0; pair < outputs / 2; ++pair) {
       const Number* line = static_cast<const Number*>(weights) + 2 * pair * inputs + column;
+      // These rows are far apart, so that nobody else asks for what comes next.
+      _mm_prefetch(reinterpret_cast<const char*>(line + 4 * kPair), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(line + inputs + 4 * kPair), _MM_HINT_T0);
       const __m512i even = _mm512_loadu_si512(line);
       const __m512i odd = _mm512_loadu_si512(line + inputs);
       _mm512_store_si512(ready + pair * kPair,
@@ -553,12 +580,13 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
 
 FASTDQN_TARGET void dense_weight_gradient_into(const void* grad, const void* x, std::size_t rows,
                                                std::size_t inputs, std::size_t outputs,
-                                               std::size_t input, float* weights) noexcept {
+                                               std::size_t begin, std::size_t end,
+                                               std::size_t row, float* weights) noexcept {
   const Parts parts(outputs);
   const std::size_t whole = rows / kSide * kSide, rest = rows - whole;
   const Shapes shapes(parts.size, kSide, std::max<std::size_t>(rest, 1));
   const std::size_t left_nbytes = rows * sizeof(Unit), right_nbytes = inputs * sizeof(Unit);
-  const std::size_t to_nbytes = inputs * sizeof(float);
+  const std::size_t to_nbytes = row * sizeof(float);
   const auto columns = [&]<int kKind>(std::integral_constant<int, kKind>, const Unit* left,
                                       const Unit* right) {
     load<kLeft + kKind>(left, left_nbytes);
@@ -571,19 +599,23 @@ FASTDQN_TARGET void dense_weight_gradient_into(const void* grad, const void* x, 
     column(std::integral_constant<int, 2>());
     column(std::integral_constant<int, 3>());
   };
-  for (std::size_t part = 0; part < parts.count; ++part) {
-    const Unit* left = units(grad) + parts.begin(part) * rows;
-    const Unit* right = units(x) + input;
-    clear_sums();
-    for (std::size_t row = 0; row < whole; row += kSide) {
-      columns(std::integral_constant<int, 0>(), left + row, right + row * inputs);
+  for (std::size_t input = begin; input < end; input += kDenseInputs) {
+    for (std::size_t part = 0; part < parts.count; ++part) {
+      const Unit* left = units(grad) + parts.begin(part) * rows;
+      const Unit* right = units(x) + input;
+      clear_sums();
+      for (std::size_t place = 0; place < whole; place += kSide) {
+        columns(std::integral_constant<int, 0>(), left + place, right + place * inputs);
+      }
+      if (rest != 0) {
+        columns(std::integral_constant<int, 1>(), left + whole, right + whole * inputs);
+      }
+      float* to = weights + parts.begin(part) * row + input - begin;
+      store<kSums>(to, to_nbytes);
+      store<kSums + 1>(to + kSide, to_nbytes);
+      store<kSums + 2>(to + 2 * kSide, to_nbytes);
+      store<kSums + 3>(to + 3 * kSide, to_nbytes);
     }
-    if (rest != 0) columns(std::integral_constant<int, 1>(), left + whole, right + whole * inputs);
-    float* to = weights + parts.begin(part) * inputs + input;
-    store<kSums>(to, to_nbytes);
-    store<kSums + 1>(to + kSide, to_nbytes);
-    store<kSums + 2>(to + 2 * kSide, to_nbytes);
-    store<kSums + 3>(to + 3 * kSide, to_nbytes);
   }
 }
 
@@ -601,6 +633,7 @@ const NatureKernels* amx_kernels() noexcept {
     const NatureKernels* others = bfloat16_kernels();
     if (others == nullptr || !may_use_tiles()) return nullptr;
     static NatureKernels own = *others;
+    own.packed_columns = &packed_columns;
     own.convolve_into = &convolve_into;
     own.input_gradient_into = &input_gradient_into;
     own.input_gradient_floats = &input_gradient_floats;

@@ -162,9 +162,11 @@ FASTDQN_TARGET void round_into(const float* floats, std::size_t count, void* num
   }
 }
 
+std::size_t packed_columns(const Convolution& shape) noexcept { return shape.out_channels; }
+
 FASTDQN_TARGET void pack_by_depth_into(const float* weights, std::size_t outputs,
-                                       std::size_t depth, float scale, std::size_t begin,
-                                       std::size_t end, void* memory) noexcept {
+                                       std::size_t depth, float scale, std::size_t columns,
+                                       std::size_t begin, std::size_t end, void* memory) noexcept {
   auto* out = static_cast<Unit*>(memory);
   const __m512i step = _mm512_set1_epi32(static_cast<int>(depth));
   const __m512i lanes =
@@ -177,7 +179,8 @@ FASTDQN_TARGET void pack_by_depth_into(const float* weights, std::size_t outputs
       const __m512 lower = _mm512_i32gather_ps(places, first, 4);
       const __m512 upper =
           Op::kNumbers == 2 ? _mm512_i32gather_ps(places, first + 1, 4) : lower;
-      _mm512_storeu_si512(out + unit * outputs + output,
+      const std::size_t group = output / columns * (depth / Op::kNumbers);
+      _mm512_storeu_si512(out + (group + unit) * columns + output % columns,
                           Op::unit(_mm512_mul_ps(lower, factor), _mm512_mul_ps(upper, factor)));
     }
   }
@@ -599,7 +602,8 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
 
 template <int kRows>
 FASTDQN_TARGET void dense_weight_block(const Unit* grad, const Unit* x, std::size_t rows,
-                                       std::size_t inputs, float* weights) noexcept {
+                                       std::size_t inputs, std::size_t weights_row,
+                                       float* weights) noexcept {
   Sums<kRows, kDenseVectors> sums;
   clear<kRows, kDenseVectors>(sums);
   const Unit* lines[kRows];
@@ -609,7 +613,7 @@ FASTDQN_TARGET void dense_weight_block(const Unit* grad, const Unit* x, std::siz
     multiply<kRows, kDenseVectors>(sums, lines, place, x);
   }
 #pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row, weights += inputs) {
+  for (int row = 0; row < kRows; ++row, weights += weights_row) {
 #pragma GCC unroll 4
     for (std::size_t vector = 0; vector < kDenseVectors; ++vector) {
       _mm512_storeu_ps(weights + vector * kLanes, sums[row][vector]);
@@ -617,7 +621,7 @@ FASTDQN_TARGET void dense_weight_block(const Unit* grad, const Unit* x, std::siz
   }
 }
 
-using DenseWeightBlock = void (*)(const Unit*, const Unit*, std::size_t, std::size_t,
+using DenseWeightBlock = void (*)(const Unit*, const Unit*, std::size_t, std::size_t, std::size_t,
                                   float*) noexcept;
 
 template <std::size_t... kRows>
@@ -628,14 +632,17 @@ constexpr std::array<DenseWeightBlock, sizeof...(kRows)> dense_weight_blocks(
 
 FASTDQN_TARGET void dense_weight_gradient_into(const void* grad, const void* x, std::size_t rows,
                                                std::size_t inputs, std::size_t outputs,
-                                               std::size_t input, float* weights) noexcept {
+                                               std::size_t begin, std::size_t end,
+                                               std::size_t row, float* weights) noexcept {
   static constexpr auto kBlocks =
       dense_weight_blocks(std::make_index_sequence<kMaxRows[kDenseVectors]>());
   const Pieces pieces(outputs, kMaxRows[kDenseVectors]);
-  for (std::size_t piece = 0; piece < pieces.number; ++piece) {
-    const std::size_t output = pieces.begin(piece);
-    kBlocks[pieces.length(piece) - 1](units(grad) + output * rows, units(x) + input, rows, inputs,
-                                      weights + output * inputs + input);
+  for (std::size_t input = begin; input < end; input += kDenseInputs) {
+    for (std::size_t piece = 0; piece < pieces.number; ++piece) {
+      const std::size_t output = pieces.begin(piece);
+      kBlocks[pieces.length(piece) - 1](units(grad) + output * rows, units(x) + input, rows,
+                                        inputs, row, weights + output * row + input - begin);
+    }
   }
 }
 
@@ -724,6 +731,7 @@ constexpr NatureKernels kKernels{
     .image_units_into = &image_units_into,
     .pair_into = Op::kNumbers == 2 ? &pair_into : nullptr,
     .round_into = &round_into,
+    .packed_columns = &packed_columns,
     .pack_by_depth_into = &pack_by_depth_into,
     .pack_by_place_into = &pack_by_place_into,
     .convolve_into = &convolve_into,

@@ -22,6 +22,7 @@ constexpr std::size_t kValuesInputs = 16;  // of a call of values_gradient_into
 constexpr std::size_t kRefreshParts = 8;   // that each array of weights is cut into
 constexpr std::size_t kFilterParts = 4;    // that a convolution's gradient is cut into
 constexpr std::size_t kStepParts = 43;     // that the hidden layer's step is cut into
+constexpr std::size_t kStepInputs = 448;   // of a block of it, a multiple of kDenseInputs
 constexpr std::size_t kTiledRows = TiledConvolution::kMaxSamples;
 constexpr std::size_t kHiddenArray = 6;    // of all arrays of weights
 
@@ -157,7 +158,8 @@ void NatureNetwork::take_over(ThreadPool& pool, bool hidden_too) {
       const Convolution& shape = convolutions_[array];
       range(shape.depth() / kernels_->numbers, [&](std::size_t begin, std::size_t end) {
         kernels_->pack_by_depth_into(weights_.filters[array], shape.out_channels, shape.depth(),
-                                     input_scale(array), begin, end, by_depth_[array].at(0));
+                                     input_scale(array), kernels_->packed_columns(shape), begin,
+                                     end, by_depth_[array].at(0));
       });
     } else if (array < across) {
       const std::size_t layer = array - tiles;
@@ -440,7 +442,7 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
     scratch.image.reserve(convolutions_[0].inputs() * sizeof(float));
     for (const TiledConvolution& layer : tiled_) layer.reserve(scratch.tiles);
     if (step != nullptr) {
-      scratch.hidden.reserve(ceil_divide(kHidden, kStepParts) * features_ * sizeof(float));
+      scratch.hidden.reserve(ceil_divide(kHidden, kStepParts) * kStepInputs * sizeof(float));
     }
     if (!direct) continue;
     scratch.sums.reserve(std::max(kernels_->input_gradient_floats(convolutions_[1]),
@@ -479,7 +481,8 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
                                         learned_, features_, kHidden, input, grad_third_.at(0));
     if (step != nullptr) return;
     kernels_->dense_weight_gradient_into(grad_hidden_across_.at(0), inputs, groups, features_,
-                                         kHidden, input, gradients.hidden);
+                                         kHidden, input, input + kDenseInputs, features_,
+                                         gradients.hidden + input);
   });
 
   // The convolutions: the gradients of their outputs, and then those of their weights. The hidden
@@ -497,18 +500,23 @@ void NatureNetwork::backward(ThreadPool& pool, const float* grad,
       }
       return;
     }
-    // Few enough outputs that their gradients stay in a cache, from which one pass over neighbours
-    // takes them: many places of main memory at a time are fetched at half the speed.
+    // So few at a time that their gradients stay in the first cache, from which one pass over
+    // neighbours takes them: many places of main memory at a time are fetched at half the speed.
     const std::size_t part = item - piece;
     const std::size_t begin = part_begin(part, kStepParts, kHidden);
     const std::size_t outputs = part_begin(part + 1, kStepParts, kHidden) - begin;
-    float* const of_outputs = rows_.scratch[thread].hidden.at<float>(0);
-    for (std::size_t input = 0; input < features_; input += kDenseInputs) {
+    float* const block = rows_.scratch[thread].hidden.at<float>(0);
+    for (std::size_t input = 0; input < features_; input += kStepInputs) {
+      const std::size_t count = std::min(kStepInputs, features_ - input);
       kernels_->dense_weight_gradient_into(grad_hidden_across_.at(begin * groups * sizeof(float)),
-                                           inputs, groups, features_, outputs, input, of_outputs);
+                                           inputs, groups, features_, outputs, input,
+                                           input + count, count, block);
+      for (std::size_t output = 0; output < outputs; ++output) {
+        kernels_->adam_step_into(block + output * count, count, step->arrays,
+                                 (begin + output) * features_ + input, step->factors,
+                                 hidden_.at(0));
+      }
     }
-    kernels_->adam_step_into(of_outputs, outputs * features_, step->arrays, begin * features_,
-                             step->factors, hidden_.at(0));
   });
   if (direct) {
     gradients_of_filters(pool, gradients);
