@@ -59,6 +59,11 @@ class NativePasses:
         self._known: dict[tuple[Any, ...], tuple[NDArray[Any], ...]] = {}
         self.refresh()
 
+    @property
+    def few_rows(self) -> int:
+        """Values of fewer rows than this are rounded otherwise than among more; 0: of none."""
+        return self._network.few_rows
+
     @staticmethod
     def supports(network: NatureCNN, dtype: torch.dtype) -> bool:
         """Whether this processor computes such a network faster here than PyTorch does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ DTYPES = [
 # thousand products in another order, of numbers that keep 24 bits or 8.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 # A ReLU that rounds to the other side of 0 has another gradient, which one in thousands does in
-# bfloat16: few rows have none. By minimal filtering other numbers are rounded than in the
-# reference, and some more do; how exact a layer is, tests/cpp/test_tiled_convolution.cpp sees.
+# bfloat16. By minimal filtering other numbers are rounded than in the reference, and some more do;
+# how exact a layer is, tests/cpp/test_tiled_convolution.cpp sees.
 FLIPS, FLIPS_IN_TILES = 4e-2, 0.2
 
 
@@ -110,12 +111,21 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected).norm() / expected.norm())
 
 
-FEW_ROWS = 8  # NatureNetwork::kFewRows
+FEW_ROWS = 8
 
 
-def computed_in_tiles(network: Any) -> bool:
-    """Whether so many rows or more go by minimal filtering: where 16 numbers lie side by side."""
-    return bool(network.convolutions[0].in_channels % 4 == 0)
+def has_amx() -> bool:
+    """Whether the processor multiplies tiles of bfloat16: minimal filtering is needless there."""
+    return "amx_bf16" in Path("/proc/cpuinfo").read_text()
+
+
+def computed_in_tiles(network: Any, passes: NativePasses) -> bool:
+    """Whether FEW_ROWS rows or more go by minimal filtering: where 16 numbers lie side by side."""
+    in_tiles = passes.few_rows != 0
+    assert passes.few_rows == (FEW_ROWS if in_tiles else 0)
+    if not has_amx():  # with it, float32 alone
+        assert in_tiles == (network.convolutions[0].in_channels % 4 == 0)
+    return in_tiles
 
 
 def run(passes: Passes, network: Any, x: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -158,8 +168,8 @@ def test_passes_are_autograds(
     assert difference(values, expected) < TOLERANCE[dtype]
     names = [name for name, _ in network.named_parameters()]
     for name, actual, wanted in zip(names, gradients, expected_gradients, strict=True):
-        flips = FLIPS if dtype == torch.bfloat16 and rows > 8 else 0.0
-        if dtype == torch.bfloat16 and computed_in_tiles(network):
+        flips = FLIPS if dtype == torch.bfloat16 else 0.0
+        if dtype == torch.bfloat16 and computed_in_tiles(network, passes):
             flips = FLIPS_IN_TILES
         assert difference(actual, wanted) < TOLERANCE[dtype] + flips, name
     # As the fused optimizers need it.
@@ -169,7 +179,7 @@ def test_passes_are_autograds(
     # are computed in another way.
     for some in (x, x[-1:]):
         others = passes.values(passes.inputs(some))
-        if computed_in_tiles(network) and len(some) < FEW_ROWS:
+        if computed_in_tiles(network, passes) and len(some) < FEW_ROWS:
             assert difference(others, expected[-len(some) :]) < TOLERANCE[dtype]
         else:
             assert torch.equal(others, values[-len(some) :])
@@ -187,7 +197,10 @@ def test_a_rows_bits_depend_on_no_other_row(dtype: torch.dtype, settings: dict[s
     few = passes.values(passes.inputs(x[: FEW_ROWS - 1]))
     for row in range(FEW_ROWS - 1):
         assert torch.equal(passes.values(passes.inputs(x[row : row + 1])), few[row : row + 1])
-    assert torch.equal(few, values[: FEW_ROWS - 1]) != computed_in_tiles(network)
+    in_tiles = computed_in_tiles(network, passes)
+    assert torch.equal(few, values[: FEW_ROWS - 1]) != in_tiles
+    if dtype == torch.bfloat16 and has_amx():
+        assert not in_tiles
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

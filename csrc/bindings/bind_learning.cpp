@@ -434,13 +434,17 @@ the processor lacks the instructions.)")
           R"(is_available(*, bfloat16)
 --
 
-Whether the processor has the instructions, and nothing faster that PyTorch would use.)")
+Whether the processor has the instructions.)")
       .def(py::init(&make), py::arg("weights"), py::kw_only(), py::arg("height"),
            py::arg("width"), py::arg("first_padding"), py::arg("bfloat16"),
            R"(__init__(self, weights, *, height, width, first_padding, bfloat16)
 --
 
 See the class.)")
+      .def_property_readonly(
+          "few_rows", [](const Published& network) { return network.network.few_rows(); },
+          R"(Fewer rows than this that nothing is learned from are computed another way, which rounds
+otherwise; 0 where all are computed alike.)")
       .def("refresh", &refresh, py::arg("pool"),
            R"(refresh(self, pool)
 --

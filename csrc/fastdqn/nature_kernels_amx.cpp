@@ -538,9 +538,6 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
   for (std::size_t column = input; column < input + kDenseInputs; column += kPair) {
     for (std::size_t pair = 0; pair < outputs / 2; ++pair) {
       const Number* line = static_cast<const Number*>(weights) + 2 * pair * inputs + column;
-      // These rows are far apart, so that nobody else asks for what comes next.
-      _mm_prefetch(reinterpret_cast<const char*>(line + 4 * kPair), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(line + inputs + 4 * kPair), _MM_HINT_T0);
       const __m512i even = _mm512_loadu_si512(line);
       const __m512i odd = _mm512_loadu_si512(line + inputs);
       _mm512_store_si512(ready + pair * kPair,

@@ -249,7 +249,7 @@ void NatureNetwork::compute(ThreadPool& pool, std::span<const Stacks> stacks, st
   }
   rows.third.reserve(numbers_nbytes(count * features_));
   rows.units.reserve(count * kHidden * sizeof(float));
-  if (!tiled_.empty() && (learned != 0 || count >= kFewRows)) {
+  if (!tiled_.empty() && (learned != 0 || count >= few_rows())) {
     convolve_in_tiles(pool, learned, rows);
   } else if (learned == 0 && count < pool.threads()) {
     convolve_few(pool, rows);

@@ -55,8 +55,7 @@ struct Stacks {
 /// Weights, their gradients and all sums are float32. In bfloat16 products are of numbers rounded to
 /// bfloat16, except in the last layer. Every sum is taken in one order, whoever takes its parts: results
 /// do not depend on how many threads there are, nor a row's on the other rows, except on whether there
-/// are enough for minimal filtering: fewer than kFewRows that nothing is learned from are computed
-/// another way, which rounds otherwise.
+/// are enough for minimal filtering, see `few_rows`.
 ///
 /// Thread-safe, and values can be had while another thread computes, but for the time in which weights
 /// are written. A `backward_into` or `step` belongs to the last `forward_into`, and stacks and weights
@@ -64,7 +63,6 @@ struct Stacks {
 class NatureNetwork {
  public:
   static constexpr std::size_t kHiddenUnits = 512;
-  static constexpr std::size_t kFewRows = 8;
 
   /// Whether the processor can compute in these numbers.
   static bool is_available(NatureNumbers numbers) noexcept;
@@ -76,6 +74,10 @@ class NatureNetwork {
 
   const NatureShape& shape() const noexcept { return shape_; }
   NatureSizes sizes() const noexcept;
+
+  /// Fewer rows than this that nothing is learned from are computed another way, which rounds
+  /// otherwise; 0 where all are computed alike.
+  std::size_t few_rows() const noexcept { return tiled_.empty() ? 0 : 8; }
 
   /// Rows that the last `forward_into` has kept. Waits for one that is being computed.
   std::size_t learned();

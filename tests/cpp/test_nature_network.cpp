@@ -344,6 +344,8 @@ int main() {
                            .num_actions = 18, .shared_last_bias = true};
   const NatureShape deep{.stack = 10, .height = 36, .width = 36, .first_padding = 0,
                          .num_actions = 3, .shared_last_bias = false};
+  const NatureShape wide{.stack = 4, .height = 75, .width = 83, .first_padding = 0,
+                         .num_actions = 2, .shared_last_bias = false};
   const NatureShape whole{.stack = 4, .height = 84, .width = 84, .first_padding = 0,
                           .num_actions = 4, .shared_last_bias = false};
   for (const NatureNumbers numbers : {NatureNumbers::kFloat32, NatureNumbers::kBfloat16}) {
@@ -355,6 +357,13 @@ int main() {
     check_step(small, numbers, 1);
     check_step(padded, numbers, 5);
     check_step(whole, numbers, 4);
+    // More rows than a tile has, no multiple of them; lines of 17 and 19 outputs; no number of pairs
+    // that a tile is filled by.
+    check_network(wide, numbers, 3, 3);
+    check_network(small, numbers, 50, 37);
+    check_network(padded, numbers, 20, 17);
+    check_step(small, numbers, 33);
+    check_step(wide, numbers, 3);
   }
   NatureShape wrong = small;
   wrong.stack = 3;
