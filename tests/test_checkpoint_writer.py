@@ -340,8 +340,8 @@ def test_another_format_says_who_made_it(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, 1)
     write(writer, 0, noise.memory)
     (path,) = checkpoints_of(tmp_path)
-    change_manifest(path, {"format": 2, "fastdqn": "7.0"})
+    change_manifest(path, {"format": 3, "fastdqn": "7.0"})
     with pytest.raises(
-        DamagedCheckpoint, match=r"has format 2, this fastdqn reads 1; it was made by fastdqn 7\.0"
+        DamagedCheckpoint, match=r"has format 3, this fastdqn reads 2; it was made by fastdqn 7\.0"
     ):
         Checkpoint(path)

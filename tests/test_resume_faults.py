@@ -155,7 +155,7 @@ def test_a_checkpoint_of_another_version_is_one_line(train: Command, tmp_path: P
     content = json.loads(whole)["content"]
     state, config = content["state"], content["config"]
     changes: dict[str, dict[str, Any]] = {
-        "it has format 2, this fastdqn reads 1": {"format": 2},
+        "it has format 3, this fastdqn reads 2": {"format": 3},
         "setting='flux_capacity'": {"config": {**config, "flux_capacity": 3}},
         "KeyError: 'looked_back'": {
             "state": {name: value for name, value in state.items() if name != "looked_back"}

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fastdqn.config import Config
 from fastdqn.envs.make import default_workers, make_envs
@@ -158,6 +159,54 @@ def test_a_game_of_this_process_that_fails_ends_the_workers(
     assert not children()
     with pytest.raises(RuntimeError, match="closed"):
         envs.reset()
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("call", ["receive", "reset", "save_state", "load_state"])
+def test_a_call_that_is_cut_short_ends_the_workers(
+    call: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a script, while some have answered and others have not: nothing may go on from
+    there as if nothing had happened."""
+    with_cores(monkeypatch, 3 if own else 4)
+    envs = make(3, 3, game="Breakout", max_episode_frames=8)
+    assert isinstance(envs, WorkerVector)
+    assert (envs._own is not None) == own
+    envs.reset()
+    state = envs.save_state()
+    ended: NDArray[np.bool_] = np.zeros(3, np.bool_)
+    while call == "reset" and not ended.any():
+        ended = envs.step(np.zeros(3, np.int64)).truncated
+    if call == "receive":
+        envs.send(np.zeros(3, np.int64))
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(envs._workers[-1], "wait", interrupt)
+    monkeypatch.setattr(envs._workers[-1], "receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(envs, call)(*([state] if call == "load_state" else []))
+    assert not children()
+    with pytest.raises(RuntimeError, match="closed"):
+        envs.reset()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_something_else_is_refused(workers: int) -> None:
+    envs = make(workers, 2, game="Breakout")
+    envs.reset()
+    state = envs.save_state()["envs"]
+    for unfit in (
+        {"emulator": b"", "stepper": {}},
+        {"playing": {}},
+        {**state[0], "playing": {**state[0]["playing"], "emulator": b"no such thing"}},
+    ):
+        with pytest.raises(ValueError, match="not a state of this game"):
+            envs.load_state({"envs": [unfit, state[1]]})
+    envs.load_state({"envs": state})
+    assert envs.step(np.zeros(2, np.int64)).frames.any()
+    envs.close()
 
 
 def test_weights_are_the_same_for_any_number_of_workers() -> None:

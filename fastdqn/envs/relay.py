@@ -73,12 +73,20 @@ class AtariRelay:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state saved by the same game with the same options."""
-        self.playing.load_state(state["playing"])
-        self._has_begun = self.is_ready = state["waiting"] is not None
-        if self.is_ready:
-            self._waiting = self._waiting or self._make_waiting()
-            self._waiting.load_state(state["waiting"])
-            self._first_frame[:] = state["first_frame"]
-        else:
-            self._waiting = None
+        """Goes on from a state saved by the same game with the same options.
+
+        Raises `ValueError` for what is none.
+        """
+        try:
+            self.playing.load_state(state["playing"])
+            begun = state["waiting"] is not None
+            if begun:
+                self._waiting = self._waiting or self._make_waiting()
+                self._waiting.load_state(state["waiting"])
+                self._first_frame[:] = state["first_frame"]
+            else:
+                self._waiting = None
+        except (LookupError, TypeError, SystemError, RuntimeError) as error:  # ale-py's, too
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"not a state of this game: {what}") from error
+        self._has_begun = self.is_ready = begun

@@ -438,7 +438,7 @@ class WorkerVector:
         """See `VectorEnv.receive`. The next `send` gives the arrays back to the workers."""
         if not self._stepping:
             raise RuntimeError("no step was begun: send actions before receiving their results")
-        with self._ending_on_failure(Exception):
+        with self._ending_on_failure():
             if self._own is not None:
                 self._own.step(self._block.sent[self._own_rows])
             self._await([(worker, worker.stepped) for worker in self._workers])
@@ -460,7 +460,7 @@ class WorkerVector:
         self._check_idle()
         if self._ended.any():  # its worker has gone on to the next game
             raise RuntimeError("an episode has ended: reset before its state is saved")
-        with self._ending_on_failure():
+        with self._ending_on_failure(StateNotSaved):
             self._send_requests({worker: {"save": True} for worker in self._workers})
             try:  # all at once, as each starts the next games first
                 own = [] if self._own is None else [self._own.save_state()]
@@ -473,7 +473,7 @@ class WorkerVector:
         """See `VectorEnv.load_state`."""
         states = states_of_all(state, self.num_envs)
         self._check_idle()
-        with self._ending_on_failure():
+        with self._ending_on_failure(ValueError, StateNotSaved):
             self._await_resets()
             self._ask({worker: {"load": states[worker.rows]} for worker in self._workers})
             if self._own is not None:
@@ -494,12 +494,14 @@ class WorkerVector:
             raise RuntimeError("a step has begun: receive its results first")
 
     @contextmanager
-    def _ending_on_failure(self, failure: type[Exception] = WorkerError) -> Iterator[None]:
-        """Where one worker has failed, the others end too."""
+    def _ending_on_failure(self, *refusals: type[Exception]) -> Iterator[None]:
+        """Where one worker has failed, or the call is cut short, by Ctrl-C say, all end: nobody
+        knows how far the others came. After one of the refusals all can go on."""
         try:
             yield
-        except failure:
-            self.close()
+        except BaseException as error:
+            if isinstance(error, WorkerError) or not isinstance(error, refusals):
+                self.close()
             raise
 
     def _prepare_together(self, mine: npt.NDArray[np.int64]) -> None:
