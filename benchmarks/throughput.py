@@ -40,13 +40,13 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Row]]] = {
     "kernels": kernels,
 }
 FULL = Effort(
-    seconds=20.0,
+    seconds=16.0,
     peer_seconds=6.0,
     emulation_turn_steps=3_200,
-    training_seconds=200.0,
+    training_seconds=150.0,
     training_turn_steps=160,
     storage_matches=6,
-    storage_seconds=15.0,
+    storage_seconds=12.0,
     processes=True,
     capacities=(10_000, 100_000, 1_000_000),
     peer_capacity=100_000,
