@@ -168,7 +168,9 @@ def test_passes_are_autograds(
     assert difference(values, expected) < TOLERANCE[dtype]
     names = [name for name, _ in network.named_parameters()]
     for name, actual, wanted in zip(names, gradients, expected_gradients, strict=True):
-        flips = FLIPS if dtype == torch.bfloat16 else 0.0
+        # Few rows of stacks that are never computed in tiles have none.
+        may_flip = rows > 8 or network.convolutions[0].in_channels % 4 == 0
+        flips = FLIPS if dtype == torch.bfloat16 and may_flip else 0.0
         if dtype == torch.bfloat16 and computed_in_tiles(network, passes):
             flips = FLIPS_IN_TILES
         assert difference(actual, wanted) < TOLERANCE[dtype] + flips, name

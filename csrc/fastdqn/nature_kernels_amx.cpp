@@ -101,8 +101,9 @@ class Shapes {
 }
 
 /// Adds to the sums the products of two rows of tiles by two columns, which lie side by side.
-[[gnu::always_inline]] inline void multiply_pairs(const void* first, const void* second, std::size_t left_nbytes,
-                                   const Unit* right, std::size_t right_nbytes) noexcept {
+[[gnu::always_inline]] inline void multiply_pairs(const void* first, const void* second,
+                                                  std::size_t left_nbytes, const Unit* right,
+                                                  std::size_t right_nbytes) noexcept {
   load<kLeft>(first, left_nbytes);
   load<kRight>(right, right_nbytes);
   load<kRight + 1>(right + kSide, right_nbytes);
@@ -150,7 +151,7 @@ struct DisjointParts {
   }
 };
 
-/// Columns of 16 rows -> rows. The first `rows` are read and `columns` are written.
+/// 16 rows of 16 units: their columns become the rows.
 FASTDQN_INLINE void transpose(__m512i (&rows)[kSide]) noexcept {
   __m512i pairs[kSide];
 #pragma GCC unroll 8
@@ -252,7 +253,7 @@ FASTDQN_TARGET void convolve_into(const Convolution& shape, const void* x, const
   const Parts parts(shape.out_width);
   const Shapes shapes(parts.size);
   std::array<Outputs, kMostOutputs> outputs;
-  // As many at a time as there are registers, but none for a few alone.
+  // No more at a time than there are registers, in passes of nearly equal size.
   const std::size_t lines = (end - begin + parts.size - 1) / parts.size;
   const std::size_t passes = (lines + kMostOutputs - 1) / kMostOutputs;
   const std::size_t most = (lines + passes - 1) / passes;
@@ -525,15 +526,12 @@ FASTDQN_TARGET void dense_input_gradient_into(const void* grad, const void* weig
   const Parts parts(rows);
   const Shapes shapes(parts.size, kSide);
   alignas(64) Unit ready[kDenseOutputs / 2 * kPair];  // of two outputs each
-  __m512i lower_columns = _mm512_setzero_si512(), upper_columns;
-  {
-    alignas(64) Number places[kPair];
-    for (std::size_t i = 0; i < kPair; ++i) {
-      places[i] = static_cast<Number>(i / 2 + (i % 2 == 0 ? 0 : kPair));
-    }
-    lower_columns = _mm512_load_si512(places);
-    upper_columns = _mm512_add_epi16(lower_columns, _mm512_set1_epi16(kSide));
+  alignas(64) Number places[kPair];  // of the columns in two rows, one column's numbers side by side
+  for (std::size_t i = 0; i < kPair; ++i) {
+    places[i] = static_cast<Number>(i / 2 + (i % 2 == 0 ? 0 : kPair));
   }
+  const __m512i lower_columns = _mm512_load_si512(places);
+  const __m512i upper_columns = _mm512_add_epi16(lower_columns, _mm512_set1_epi16(kSide));
   PairSums sums;
   for (std::size_t column = input; column < input + kDenseInputs; column += kPair) {
     for (std::size_t pair = 0; pair < outputs / 2; ++pair) {

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import ale_py
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.atari import AtariGame, AtariOptions
+from fastdqn.envs.atari import AtariGame
 
 __all__ = ["AtariRelay"]
 
@@ -24,18 +23,13 @@ class AtariRelay:
     """
 
     def __init__(
-        self,
-        game: str,
-        options: AtariOptions,
-        seed: np.random.SeedSequence,
-        watch: Callable[[ale_py.ALEInterface], None] | None = None,
+        self, make: Callable[[np.random.SeedSequence], AtariGame], seed: np.random.SeedSequence
     ) -> None:
-        make = partial(AtariGame, game, options, watch=watch)
         self.playing = make(seed)
         """The one that steps."""
         self._waiting: AtariGame | None = None  # made when first needed
         self._make_waiting = partial(make, seed.spawn(1)[0])
-        self._first_frame = np.empty(options.frame_shape, np.uint8)
+        self._first_frame = np.empty(self.playing.options.frame_shape, np.uint8)
         self._has_begun = False
         self.is_ready = False
         """Whether the next game has been started."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Protocol
 
 import ale_py
 import numpy as np
 import numpy.typing as npt
 
-from fastdqn.envs.atari import AtariOptions
+from fastdqn.envs.atari import AtariGame, AtariOptions
 from fastdqn.envs.relay import AtariRelay
 from fastdqn.errors import UserError
 
@@ -247,7 +248,8 @@ class AtariVector(SerialVector):
         self.num_envs = len(seeds)
         self.frame_shape = options.frame_shape
         self.dtype = np.dtype(np.uint8)
-        self._games = [AtariRelay(game, options, seed, watch) for seed in seeds]
+        make = partial(AtariGame, game, options, watch=watch)
+        self._games = [AtariRelay(make, seed) for seed in seeds]
         self.num_actions = len(self._games[0].playing.action_meanings)
         self._result = StepResult.zeros(self.num_envs, options.frame_shape, np.uint8)
         self._rows = list(self._result.frames)
